@@ -1,0 +1,95 @@
+"""The settings of one decoding run.
+
+Owns: every number a caller may turn, its range, and the words used when it is impossible.
+Does not know: models, tokens, devices.
+Invariants: a `DecodeConfig` that exists is valid; it never changes.
+"""
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from labkit.errors import BadInput
+
+Detail = Literal["timing", "summary", "full"]
+METHODS = ("ar", "ngram", "draft", "eagle1", "eagle2", "eagle3", "eagle31", "mtp", "medusa")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeConfig:
+    """What to decode and how much of it to record.
+
+    Args:
+        max_new_tokens: exact upper bound on new tokens, at least 1.
+        draft_length: tokens drafted per round (K, gamma in Leviathan et al. 2023), 0 or more.
+        temperature: 0 takes the most likely token; otherwise logits are divided by it.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the smallest set whose mass reaches p, in (0, 1].
+        min_p: drop tokens below min_p times the largest probability, in [0, 1).
+        repetition_penalty: divides positive and multiplies negative logits of tokens already in
+            the text (Keskar et al. 2019); 1 is off.
+        seed: fixes every random draw of the run.
+        eos: ids that end the text: one id, several, or None to run to ``max_new_tokens``.
+        stop_strings: texts that end the run when they appear in the new text.
+        detail: ``timing`` records times and tokens, ``summary`` adds trees and trials, ``full``
+            adds the likeliest tokens of p and q at every node and log-probabilities.
+        top: how many likeliest tokens ``full`` keeps per node.
+
+    Raises:
+        BadInput: naming the setting that cannot be used.
+    """
+
+    max_new_tokens: int = 128
+    draft_length: int = 4
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    eos: int | Iterable[int] | None = None
+    stop_strings: Sequence[str] = ()
+    detail: Detail = "summary"
+    top: int = 8
+
+    def __post_init__(self) -> None:
+        _check(self.max_new_tokens >= 1, "max_new_tokens", "1 or more", self.max_new_tokens)
+        _check(self.draft_length >= 0, "draft_length", "0 or more", self.draft_length)
+        _check(0 <= self.temperature < float("inf"), "temperature", "0 or more", self.temperature)
+        _check(self.top_k >= 0, "top_k", "0 (off) or more", self.top_k)
+        _check(0 < self.top_p <= 1, "top_p", "a number in (0, 1]", self.top_p)
+        _check(0 <= self.min_p < 1, "min_p", "a number in [0, 1)", self.min_p)
+        _check(self.repetition_penalty > 0, "repetition_penalty", "more than 0", self.repetition_penalty)
+        _check(self.detail in get_args(Detail), "detail", " or ".join(get_args(Detail)), self.detail)
+        _check(self.top >= 1, "top", "1 or more", self.top)
+        _check(not isinstance(self.stop_strings, str), "stop_strings", "a list of texts", self.stop_strings)
+        _check(all(self.stop_strings), "stop_strings", "texts of at least one character", self.stop_strings)
+        _check(all(i >= 0 for i in self.eos_ids), "eos", "token ids of 0 or more", self.eos)
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """`eos` as a set; a number, a list and a tensor of ids all mean the same."""
+        if self.eos is None:
+            return frozenset()
+        try:
+            return frozenset({operator.index(self.eos)})  # type: ignore[arg-type]
+        except TypeError:
+            return frozenset(operator.index(i) for i in self.eos)  # type: ignore[union-attr]
+
+
+def check_method(method: str, *, available: Sequence[str] = METHODS) -> str:
+    """Return ``method`` if it is one of ``available``, else raise `BadInput` that lists them."""
+    if method not in available:
+        raise BadInput(
+            "method",
+            expected="one of " + ", ".join(available),
+            got=repr(method),
+            next_step="choose a method from the list",
+        )
+    return method
+
+
+def _check(holds: bool, name: str, expected: str, got: object) -> None:
+    if not holds:
+        raise BadInput(name, expected=expected, got=repr(got), next_step=f"change {name}")

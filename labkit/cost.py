@@ -1,0 +1,47 @@
+"""The speed-up model: what acceptance is worth at a given cost of drafting.
+
+Source: Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Speculative
+Decoding", theorem 3.8. Owns: the formula and its plain words. Does not know: measurements.
+"""
+
+from labkit.errors import BadInput
+
+
+def expected_tokens(*, alpha: float, draft_length: int) -> float:
+    """Tokens per round when each drafted token is accepted independently with chance ``alpha``.
+
+    (1 - alpha^(K+1)) / (1 - alpha), and K + 1 at alpha = 1.
+    """
+    _check(0 <= alpha <= 1, "alpha", "a number in [0, 1]", alpha)
+    _check(draft_length >= 0, "draft_length", "0 or more", draft_length)
+    return float(sum(alpha**i for i in range(draft_length + 1)))
+
+
+def speedup(*, alpha: float, draft_length: int, cost_ratio: float, verify_ratio: float = 1.0) -> float:
+    """Speed against plain decoding.
+
+    Args:
+        alpha: chance that a drafted token is accepted.
+        draft_length: drafted tokens per round, K.
+        cost_ratio: one draft step over one single-token target step, c.
+        verify_ratio: one target forward of K + 1 tokens over one of a single token.
+
+    Returns:
+        expected tokens / (K c + verify_ratio); below 1 speculation is slower.
+    """
+    _check(cost_ratio >= 0, "cost_ratio", "0 or more", cost_ratio)
+    _check(verify_ratio > 0, "verify_ratio", "more than 0", verify_ratio)
+    tokens = expected_tokens(alpha=alpha, draft_length=draft_length)
+    return tokens / (draft_length * cost_ratio + verify_ratio)
+
+
+def verdict(ratio: float) -> str:
+    """``ratio`` in plain words: "2.40× faster", "1.54× slower" or "no gain"."""
+    if round(ratio, 2) == 1.0:
+        return "no gain"
+    return f"{ratio:.2f}× (faster)" if ratio > 1 else f"{ratio:.2f}× (slower)"
+
+
+def _check(holds: bool, name: str, expected: str, got: object) -> None:
+    if not holds:
+        raise BadInput(name, expected=expected, got=repr(got), next_step=f"change {name}")

@@ -1,0 +1,224 @@
+"""What happened, in small frozen records without tensors.
+
+Owns: the event types, their JSON form and its schema version.
+Does not know: who records them or draws them; models, torch.
+Invariants: fields are numbers, strings, booleans, None and (nested) tuples of these;
+``from_json(to_json(e)) == e``; events of a run come in the order
+Started, Prefilled, (Drafted, Scored, Verified, Committed) for each round, Finished.
+
+Words. A *round* drafts, scores, verifies and commits once. *Accepted*: drafted tokens that stay.
+*Resampled*: the target's own token after a rejection. *Bonus*: the target's own token when the
+path ended without a rejection. *Slots*: rows of the target's KV table that are in use.
+"""
+
+import json
+import types
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+from labkit.errors import BadInput
+
+SCHEMA_VERSION = 1
+Likeliest = tuple[tuple[int, float], ...]
+"""The likeliest tokens of one distribution: (token id, probability), descending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One accept test: node, p and q of its token, the uniform draw u, and the outcome.
+
+    ``threshold`` is min(1, p/q); the token is accepted when ``u < threshold``. Under a
+    deterministic draft q is 1. After a rejected sibling, p is the residual's value.
+    """
+
+    node: int
+    p: float
+    q: float
+    u: float
+    accepted: bool
+
+    @property
+    def threshold(self) -> float:
+        return min(1.0, self.p / self.q) if self.q > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Fields that every event has.
+
+    round: 0 before the first round, then 1, 2, ...; sequence: row of the batch;
+    seconds: time that this phase took; forwards: model forwards in this phase;
+    slots_before, slots_after: target slots in use around it.
+    """
+
+    round: int
+    sequence: int = 0
+    seconds: float = 0.0
+    forwards: int = 0
+    slots_before: int = 0
+    slots_after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(Event):
+    """A run begins. ``prompt``: token ids; ``method``: name of the drafter ("ar" for none)."""
+
+    kind: ClassVar[str] = "started"
+    method: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    draft_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefilled(Event):
+    """The prompt, but for its last (pending) token, is in the cache. ``tokens``: how many."""
+
+    kind: ClassVar[str] = "prefilled"
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted(Event):
+    """The drafter proposed a tree; node 0 is the pending token.
+
+    ``deterministic``: the draft is judged as one-hot (q = 1), else q was really drawn from.
+    ``q``: per node the probability with which its token was drawn (None for the root; empty
+    below ``summary``). ``q_top`` (full): per node the likeliest tokens of the distribution that
+    the token came from. ``limit``: the depth that was allowed in this round (K, less near the end).
+    """
+
+    kind: ClassVar[str] = "drafted"
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    deterministic: bool
+    limit: int
+    q: tuple[float | None, ...] = ()
+    q_top: tuple[Likeliest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored(Event):
+    """The target scored every node in one forward.
+
+    ``node_slots``: the slot that each node was written to. ``context``: committed tokens in the
+    cache that all nodes see. ``p_top`` (full): per node the likeliest next tokens after it.
+    """
+
+    kind: ClassVar[str] = "scored"
+    node_slots: tuple[int, ...]
+    context: int
+    p_top: tuple[Likeliest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified(Event):
+    """The accept tests of the round, in order (empty at ``timing``).
+
+    ``path``: accepted nodes from the root on (node 0 first). ``next_token``: the target's own
+    token. ``resampled``: True after a rejection (residual), False for a bonus token.
+    ``residual_top`` (full): the likeliest tokens of the distribution that ``next_token`` came from.
+    """
+
+    kind: ClassVar[str] = "verified"
+    path: tuple[int, ...]
+    next_token: int
+    resampled: bool
+    trials: tuple[Trial, ...] = ()
+    residual_top: Likeliest = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed(Event):
+    """Tokens that joined the text.
+
+    ``sources``: "draft" or "target" for each token. ``text``: the new characters, never half of
+    one. ``kept_slots``/``freed_slots``: slots of this round's nodes that stay or are forgotten.
+    ``logprobs`` (full): log-probability of each token under the target's plain softmax.
+    ``near_ties`` (full): True where the two best logits lie within two steps of the model's dtype.
+    """
+
+    kind: ClassVar[str] = "committed"
+    tokens: tuple[int, ...]
+    sources: tuple[str, ...]
+    text: str = ""
+    kept_slots: tuple[int, ...] = ()
+    freed_slots: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    near_ties: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Event):
+    """The run is over. ``reason``: eos, stop_string, max_new_tokens or context_limit."""
+
+    kind: ClassVar[str] = "finished"
+    reason: str
+    new_tokens: int
+
+
+AnyEvent = Started | Prefilled | Drafted | Scored | Verified | Committed | Finished
+KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in get_args(AnyEvent)}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """A JSON-able dict; fields that hold their default are left out, floats keep 6 digits."""
+    out: dict[str, Any] = {"kind": event.kind}  # type: ignore[attr-defined]
+    for field in fields(event):
+        value = getattr(event, field.name)
+        if value != field.default:
+            out[field.name] = _plain(value)
+    return out
+
+
+def from_json(record: dict[str, Any]) -> Event:
+    """Rebuild the event that `to_json` wrote (floats to 6 digits).
+
+    Raises:
+        BadInput: unknown kind, or missing or unknown fields, by name.
+    """
+    kind = record.get("kind")
+    if kind not in KINDS:
+        raise BadInput(
+            "event kind",
+            expected="one of " + ", ".join(KINDS),
+            got=repr(kind),
+            next_step=f"open a trace written with schema {SCHEMA_VERSION}",
+        )
+    cls = KINDS[kind]
+    hints = get_type_hints(cls)
+    values = {k: v for k, v in record.items() if k != "kind"}
+    try:
+        return cls(**{k: _typed(hints[k], v) for k, v in values.items()})
+    except (KeyError, TypeError) as error:
+        raise BadInput(
+            f"event {kind!r}",
+            expected="the fields of " + cls.__name__,
+            got=json.dumps(sorted(values)),
+            next_step="write the trace again with this version",
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Trial):
+        return [value.node, _short(value.p), _short(value.q), _short(value.u), value.accepted]
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return _short(value) if isinstance(value, float) else value
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """``value`` from JSON as the type ``hint`` says: lists become tuples, trials become Trial."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (types.UnionType, Union):
+        return None if value is None else _typed(args[0], value)
+    if origin is tuple:
+        inner = args[:1] * len(value) if args[-1] is Ellipsis else args
+        return tuple(_typed(h, v) for h, v in zip(inner, value, strict=True))
+    if hint is Trial:
+        return Trial(*value)
+    return float(value) if hint is float else value

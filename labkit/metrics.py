@@ -1,0 +1,125 @@
+"""Numbers of a recorded run. Counts first, rates late; each definition stands in its docstring.
+
+Owns: the definitions. Does not know: models, drawing.
+Invariants: a rate whose denominator is zero is None, never a made-up number.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from labkit.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Counts of drafting rounds, pooled over runs.
+
+    ``histogram[j]``: rounds in which exactly j drafted tokens were accepted. Acceptance is a
+    prefix count along the kept path: what follows a rejection is never accepted.
+    ``drafted``: drafted tokens (tree nodes but for the root). ``committed``: tokens that joined
+    the text, the target's own included.
+    """
+
+    histogram: tuple[int, ...]
+    drafted: int
+    committed: int
+
+    @property
+    def rounds(self) -> int:
+        return sum(self.histogram)
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that stayed."""
+        return sum(j * count for j, count in enumerate(self.histogram))
+
+    @property
+    def rate(self) -> float | None:
+        """accepted / drafted; None when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def accepted_per_round(self) -> float | None:
+        """accepted / rounds: the target's own token is not counted."""
+        return self.accepted / self.rounds if self.rounds else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """committed / rounds, pooled: the target's own token is counted (vLLM's convention)."""
+        return self.committed / self.rounds if self.rounds else None
+
+    @property
+    def drafted_per_round(self) -> float | None:
+        return self.drafted / self.rounds if self.rounds else None
+
+    @property
+    def by_position(self) -> tuple[float, ...]:
+        """``by_position[i]``: share of all rounds that accepted more than i drafted tokens."""
+        if not self.rounds:
+            return ()
+        return tuple(
+            sum(self.histogram[i + 1 :]) / self.rounds for i in range(len(self.histogram) - 1)
+        )
+
+    @classmethod
+    def from_histogram(cls, histogram: Iterable[int], *, draft_length: int) -> "Acceptance":
+        """Counts of a chain drafter that always drafts ``draft_length`` tokens."""
+        counts = tuple(histogram)
+        rounds = sum(counts)
+        accepted = sum(j * n for j, n in enumerate(counts))
+        return cls(counts, rounds * draft_length, rounds + accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """Where the time of one or more runs went, in seconds, and how many forwards it took."""
+
+    prefill: float
+    draft: float
+    score: float
+    verify: float
+    commit: float
+    target_forwards: int
+    draft_forwards: int
+
+    @property
+    def decode(self) -> float:
+        """Seconds of decoding, the prompt not counted."""
+        return self.draft + self.score + self.verify + self.commit
+
+    @property
+    def outside_forwards(self) -> float | None:
+        """Share of decoding time that is neither drafting nor the target's forward."""
+        return (self.verify + self.commit) / self.decode if self.decode else None
+
+
+def acceptance(*traces: Trace) -> Acceptance:
+    """Pool the rounds of ``traces``."""
+    rounds = [r for trace in traces for r in trace.rounds if r.committed]
+    counts = Counter(r.accepted for r in rounds)
+    longest = max((max(r.drafted.limit, r.accepted) for r in rounds), default=0)
+    return Acceptance(
+        histogram=tuple(counts[j] for j in range(longest + 1)) if rounds else (),
+        drafted=sum(len(r.drafted.tokens) - 1 for r in rounds),
+        committed=sum(len(r.committed.tokens) for r in rounds if r.committed),
+    )
+
+
+def cost(*traces: Trace) -> RunCost:
+    """Pool the phase times of ``traces``."""
+    seconds: Counter[str] = Counter()
+    forwards: Counter[str] = Counter()
+    for trace in traces:
+        for event in trace.events:
+            seconds[event.kind] += event.seconds  # type: ignore[attr-defined]
+            forwards[event.kind] += event.forwards  # type: ignore[attr-defined]
+    return RunCost(
+        prefill=seconds["prefilled"],
+        draft=seconds["drafted"],
+        score=seconds["scored"],
+        verify=seconds["verified"],
+        commit=seconds["committed"],
+        target_forwards=forwards["prefilled"] + forwards["scored"],
+        draft_forwards=forwards["drafted"],
+    )

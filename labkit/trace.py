@@ -1,0 +1,226 @@
+"""A recorded run: a header and a list of events, and views of it by round.
+
+Owns: the file form (JSON, one object), saving and loading, rounds, the Chrome/Perfetto export.
+Does not know: models, torch, drawing.
+Invariants: a trace holds no tensors; ``Trace.load(trace.save(path))`` draws the same pictures.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import BadInput
+from labkit.events import (
+    SCHEMA_VERSION,
+    Committed,
+    Drafted,
+    Event,
+    Finished,
+    Prefilled,
+    Scored,
+    Started,
+    Verified,
+    from_json,
+    to_json,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The four events of one round; a run that was cut short may lack the later ones."""
+
+    index: int
+    drafted: Drafted
+    scored: Scored | None = None
+    verified: Verified | None = None
+    committed: Committed | None = None
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that stayed in the text (the target's own token is not counted)."""
+        return self.committed.sources.count("draft") if self.committed else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One run.
+
+    ``header``: free JSON facts (model, drafter, dtype, device, versions, seed).
+    ``vocabulary``: the text of every token id that occurs, for drawing.
+    """
+
+    events: tuple[Event, ...]
+    header: dict[str, Any] = field(default_factory=dict)
+    vocabulary: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def record(
+        cls,
+        events: Iterable[Event],
+        *,
+        header: dict[str, Any] | None = None,
+        token_text: Any = None,
+    ) -> "Trace":
+        """Run ``events`` to the end and keep them.
+
+        Args:
+            token_text: function from token id to text, asked once for each id that occurs.
+        """
+        kept = tuple(events)
+        ids = sorted({i for event in kept for i in _token_ids(event)})
+        names = {i: token_text(i) for i in ids} if token_text else {}
+        return cls(kept, dict(header or {}), names)
+
+    @property
+    def started(self) -> Started:
+        for event in self.events:
+            if isinstance(event, Started):
+                return event
+        raise BadInput(
+            "trace",
+            expected="a started event",
+            got=f"{len(self.events)} events without one",
+            next_step="record the run from its beginning",
+        )
+
+    @property
+    def prefilled(self) -> Prefilled | None:
+        return next((e for e in self.events if isinstance(e, Prefilled)), None)
+
+    @property
+    def finished(self) -> Finished | None:
+        return next((e for e in self.events if isinstance(e, Finished)), None)
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        return tuple(_rounds(self.events))
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.started.prompt
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The new tokens, in order."""
+        return tuple(t for e in self.events if isinstance(e, Committed) for t in e.tokens)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Who wrote each new token: "draft" or "target"."""
+        return tuple(s for e in self.events if isinstance(e, Committed) for s in e.sources)
+
+    @property
+    def text(self) -> str:
+        return "".join(e.text for e in self.events if isinstance(e, Committed))
+
+    def token_text(self, token: int) -> str:
+        """The text of a token, or its id in angle brackets when it was not recorded."""
+        return self.vocabulary.get(token, f"<{token}>")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA_VERSION,
+            "header": self.header,
+            "vocabulary": {str(i): text for i, text in self.vocabulary.items()},
+            "events": [to_json(event) for event in self.events],
+        }
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> "Trace":
+        """Raises BadInput when the object is not a trace of this schema version."""
+        if not isinstance(record, dict) or record.get("schema") != SCHEMA_VERSION:
+            found = record.get("schema") if isinstance(record, dict) else type(record).__name__
+            raise BadInput(
+                "trace",
+                expected=f"an object with schema {SCHEMA_VERSION}",
+                got=repr(found),
+                next_step="record the run again with this version of the lab",
+            )
+        events = tuple(from_json(event) for event in record["events"])
+        names = {int(i): text for i, text in record.get("vocabulary", {}).items()}
+        return cls(events, record.get("header", {}), names)
+
+    def dumps(self) -> str:
+        return json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":"))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the trace; the file appears whole or not at all."""
+        path = Path(path)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(self.dumps())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Trace":
+        """Raises BadInput when the file is missing, not JSON, or not a trace."""
+        try:
+            record = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise BadInput(
+                f"trace file {str(path)!r}",
+                expected="a JSON file written by Trace.save",
+                got=f"{type(error).__name__}: {error}",
+                next_step="check the path, or record the run again",
+            ) from error
+        return cls.from_json(record)
+
+    def chrome(self) -> list[dict[str, Any]]:
+        """Events for chrome://tracing and Perfetto: microseconds, one lane per phase."""
+        lanes = {"prefilled": 1, "drafted": 2, "scored": 3, "verified": 4, "committed": 5}
+        out: list[dict[str, Any]] = []
+        at = 0.0
+        for event in self.events:
+            name = event.kind  # type: ignore[attr-defined]
+            if name not in lanes:
+                continue
+            out.append(
+                {
+                    "name": name,
+                    "ph": "X",
+                    "ts": round(at * 1e6, 1),
+                    "dur": round(event.seconds * 1e6, 1),
+                    "pid": event.sequence,
+                    "tid": lanes[name],
+                    "args": {"round": event.round, "forwards": event.forwards},
+                }
+            )
+            at += event.seconds
+        return out
+
+
+def _rounds(events: tuple[Event, ...]) -> Iterator[Round]:
+    parts: dict[str, Any] = {}
+    for event in (*events, None):
+        if parts and (event is None or isinstance(event, Drafted | Finished)):
+            yield Round(**parts)
+            parts = {}
+        if isinstance(event, Drafted):
+            parts = {"index": event.round, "drafted": event}
+        elif parts and isinstance(event, Scored | Verified | Committed):
+            parts[event.kind] = event
+
+
+def _token_ids(event: Event) -> Iterator[int]:
+    match event:
+        case Started():
+            yield from event.prompt
+        case Drafted():
+            yield from event.tokens
+            yield from (i for top in event.q_top for i, _ in top)
+        case Scored():
+            yield from (i for top in event.p_top for i, _ in top)
+        case Verified():
+            yield event.next_token
+            yield from (i for i, _ in event.residual_top)
+        case Committed():
+            yield from event.tokens
