@@ -1,0 +1,108 @@
+# Speculative Decoding Lab. Needs Python 3.11 or newer, git and make.
+#
+#   make lab        environment, default model, JupyterLab on the first lesson
+#   make test       environment, default model, every test, every lesson
+#   make check      ruff, mypy and the hygiene tests
+#   make notebooks  run the lessons of notebooks/src/ again and store their outputs
+#   make clean      remove the environment and caches (models stay in the user cache directory)
+#
+# Settings, as in `make lab PORT=9000 HEADLESS=1`; a file local.mk may hold them too:
+#   PORT=8888     where JupyterLab listens          IP=localhost  on which address
+#   HEADLESS=1    no browser, print the address     LAB_ARGS=...  more JupyterLab options
+#   PYTHON=...    the Python that makes .venv       ENV=active    use the active environment
+#                                                                 (conda) and install nothing
+#   CONSTRAINTS=  newest versions that pyproject.toml allows, not the tested ones of
+#                 constraints.txt: the way to another torch, e.g. one built for your GPU driver
+#   PIP_ARGS=...  more pip options, e.g. --extra-index-url with the address that pytorch.org gives
+#                 for CPU builds: saves gigabytes on a Linux machine without a GPU
+-include local.mk
+
+PYTHON ?= python3
+VENV ?= .venv
+ENV ?= venv
+CONSTRAINTS ?= constraints.txt
+PIP_ARGS ?=
+PORT ?= 8888
+IP ?= localhost
+HEADLESS ?=
+LAB_ARGS ?=
+PYTEST_ARGS ?=
+CELL_TIMEOUT ?= 180
+FIRST ?= notebooks/00_start_here.ipynb
+NOTEBOOKS := $(wildcard notebooks/[0-9]*.ipynb notebooks/fr/[0-9]*.ipynb)
+
+ifeq ($(ENV),active)
+PY := python
+LAB_READY :=
+ALL_READY :=
+else
+PY := $(VENV)/bin/python
+LAB_READY := $(VENV)/.lab-ready
+ALL_READY := $(VENV)/.all-ready
+endif
+
+# A root shell is usual in containers; JupyterLab wants to be told.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+BROWSER_ARGS := $(if $(HEADLESS),--no-browser)
+
+.PHONY: help lab test check hygiene notebooks clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
+
+lab: $(LAB_READY)
+	@$(PY) -m labkit pull
+	@echo "JupyterLab: stop it with Ctrl-C; the address with its token is printed below."
+	@exec $(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(FIRST) \
+		--ip=$(IP) --port=$(PORT) $(BROWSER_ARGS) $(AS_ROOT) $(LAB_ARGS)
+
+test: $(ALL_READY)
+	@$(PY) -m labkit pull
+	$(PY) -m pytest $(PYTEST_ARGS)
+ifneq ($(NOTEBOOKS),)
+	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
+		$(PYTEST_ARGS) $(NOTEBOOKS)
+endif
+
+check: $(ALL_READY)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest -q tests/unit/test_layers.py tests/unit/test_packaging.py
+
+notebooks: $(ALL_READY)
+	@$(PY) -m labkit pull
+	$(PY) notebooks/build.py
+
+clean:
+	rm -rf $(VENV) build dist .ruff_cache .mypy_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: nothing is installed again until the packages asked for change.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python: expected 3.11 or newer, got $$($(PYTHON) --version 2>&1)." \
+		     "Next: make lab PYTHON=/path/to/python3.11." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { \
+		echo "Environment: expected '$(PYTHON) -m venv' to make $(VENV), got the error above." \
+		     "Next: install the venv module (Debian, Ubuntu: python3-venv)." >&2; exit 2; }
+	@touch $@
+
+define install
+	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) \
+		$(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(1)]' || { \
+		echo "Environment: expected pip to install the packages, got the error above." \
+		     "Next: check the network and call make again; what is already there is kept." >&2; \
+		exit 2; }
+endef
+
+$(VENV)/.lab-ready: pyproject.toml constraints.txt | $(VENV)/.created
+	$(call install,lab)
+	@touch $@
+
+$(VENV)/.all-ready: pyproject.toml constraints.txt | $(VENV)/.created
+	$(call install,lab$(comma)test$(comma)dev)
+	@touch $@ $(VENV)/.lab-ready
+
+comma := ,

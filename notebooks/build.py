@@ -1,0 +1,94 @@
+"""Build the lessons: notebooks/src/NN_name.py (py:percent) -> notebooks/NN_name.ipynb, executed.
+
+Owns: what a stored notebook contains: outputs and counts, no widget state, no timings, stable
+cell ids and the same bytes for the same outputs.
+Does not know: what the lessons say.
+Invariants: a lesson that fails leaves the notebook that was there as it was.
+
+    python notebooks/build.py [--no-execute] [NAME ...]
+
+NAME is the beginning of a lesson's name, such as 03; without one, every lesson is built.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbconvert.preprocessors import ExecutePreprocessor
+from nbformat import NotebookNode
+
+HERE = Path(__file__).resolve().parent
+CELL_TIMEOUT = 600  # seconds
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+
+
+def sources(names: list[str]) -> list[Path]:
+    """Lesson sources, English first, whose file name starts with one of ``names``."""
+    found = [*sorted((HERE / "src").glob("*.py")), *sorted((HERE / "src" / "fr").glob("*.py"))]
+    return [path for path in found if not names or path.name.startswith(tuple(names))]
+
+
+def target(source: Path) -> Path:
+    """Where a source's notebook is stored: src/fr/x.py -> fr/x.ipynb."""
+    return HERE / source.relative_to(HERE / "src").with_suffix(".ipynb")
+
+
+def execute(notebook: NotebookNode, folder: Path) -> None:
+    """Run every cell in a fresh kernel whose working directory is the notebook's own folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    runner = ExecutePreprocessor(
+        timeout=CELL_TIMEOUT, kernel_name="python3", store_widget_state=False, record_timing=False
+    )
+    runner.preprocess(notebook, {"metadata": {"path": str(folder)}})
+
+
+def tidy(notebook: NotebookNode, stem: str) -> None:
+    """Drop what differs from run to run or belongs to one machine; keep outputs and counts."""
+    notebook.metadata = NotebookNode(kernelspec=KERNEL, language_info={"name": "python"})
+    for index, cell in enumerate(notebook.cells):
+        cell.id = f"{stem[:40]}-{index:02d}"
+        kept = {key: cell.metadata[key] for key in ("tags", "nbgrader") if key in cell.metadata}
+        cell.metadata = NotebookNode(kept)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+
+
+def build(source: Path, *, run: bool) -> Path:
+    """Build one lesson and return the notebook's path; nothing is written when a cell fails."""
+    notebook = jupytext.read(source, fmt="py:percent")
+    path = target(source)
+    if run:
+        execute(notebook, path.parent)
+    tidy(notebook, source.stem)
+    nbformat.validate(notebook)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".tmp")
+    beside.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    beside.replace(path)
+    return path
+
+
+def main() -> int:
+    """Command line; 0 when every lesson was built."""
+    parser = argparse.ArgumentParser(description="Build the lessons from notebooks/src.")
+    parser.add_argument("names", nargs="*", help="beginnings of lesson names; default: all")
+    parser.add_argument("--no-execute", action="store_true", help="write without outputs")
+    options = parser.parse_args()
+    os.environ["PLOTLY_RENDERER"] = "plotly_mimetype"
+    chosen = sources(options.names)
+    if not chosen:
+        print(f"lesson: expected a source in {HERE / 'src'}, got none named {options.names}.")
+        return 2
+    for source in chosen:
+        start = time.perf_counter()
+        path = build(source, run=not options.no_execute)
+        seconds = time.perf_counter() - start
+        print(f"{path.relative_to(HERE.parent)}: {path.stat().st_size} bytes, {seconds:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
