@@ -1,0 +1,310 @@
+"""The KV cache as a table of slots. The only file that touches transformers' cache classes.
+
+Owns: the keys and values of one sequence, and who sits in which slot.
+Does not know: tokens' meaning, acceptance, drafts.
+
+Each slot holds the keys and values of one token and knows the token's position. A query attends
+to the slots that its mask names; the position is already rotated into the keys, so the physical
+order of slots does not matter.
+
+    rollback    = forgetting slots         (their numbers become free; nothing is moved)
+    tree commit = keeping a path's slots   (nothing is copied)
+
+Invariants (`SlotTable.check`): a slot is free, committed or speculative, never two of these;
+committed slots hold positions 0, 1, ..., length - 1, each once; keys and values of a free slot
+are never attended to.
+"""
+
+import heapq
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from labkit.errors import UnsupportedModel
+
+FORGETFUL = ("full_attention", "sliding_attention")
+_BUCKET = 32  # extents are rounded up to this, so that kernels see few shapes
+_START = 128  # slots at first; doubled when they run out
+
+
+class SlotTable:
+    """Who sits where: bookkeeping in plain Python, no tensors."""
+
+    def __init__(self) -> None:
+        self.capacity = 0
+        self.committed: list[int] = []  # slot of position 0, 1, ...
+        self.speculative: list[int] = []  # slots of the nodes being scored, in node order
+        self._free: list[int] = []
+
+    @property
+    def used(self) -> int:
+        """Slots in use, committed and speculative."""
+        return len(self.committed) + len(self.speculative)
+
+    @property
+    def extent(self) -> int:
+        """One more than the highest slot in use."""
+        return max((*self.committed, *self.speculative), default=-1) + 1
+
+    def take(self, count: int) -> list[int]:
+        """Make ``count`` free slots speculative, lowest numbers first."""
+        while len(self._free) < count:
+            grown = max(_START, self.capacity * 2)
+            for slot in range(self.capacity, grown):
+                heapq.heappush(self._free, slot)
+            self.capacity = grown
+        taken = [heapq.heappop(self._free) for _ in range(count)]
+        self.speculative.extend(taken)
+        return taken
+
+    def keep(self, slots: Sequence[int]) -> None:
+        """Commit ``slots``, all of them speculative, as the next positions; forget the others."""
+        strangers = set(slots) - set(self.speculative)
+        if strangers or len(set(slots)) != len(slots):
+            raise ValueError(f"slots {sorted(strangers) or list(slots)} are not speculative, or twice")
+        for slot in self.speculative:
+            if slot not in slots:
+                heapq.heappush(self._free, slot)
+        self.committed.extend(slots)
+        self.speculative = []
+
+    def forget(self) -> None:
+        """Free every speculative slot."""
+        self.keep(())
+
+    def truncate(self, length: int) -> None:
+        """Forget everything from position ``length`` on.
+
+        Raises:
+            ValueError: ``length`` is negative or more than what is committed.
+        """
+        if not 0 <= length <= len(self.committed):
+            raise ValueError(f"length {length} is outside 0..{len(self.committed)}")
+        self.forget()
+        for slot in self.committed[length:]:
+            heapq.heappush(self._free, slot)
+        del self.committed[length:]
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        seats = [*self.committed, *self.speculative, *self._free]
+        assert sorted(seats) == list(range(self.capacity)), "a slot is lost or has two owners"
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Where the forward under way writes, and how many slots it may see."""
+
+    write: Tensor  # [n] slots
+    extent: int
+    length: int
+    capacity: int
+
+
+class _SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer: [1, heads, capacity, head_dim]. Never shrinks, never moves."""
+
+    is_sliding = False
+
+    def __init__(self, plan: _Plan) -> None:
+        super().__init__()
+        self._plan = plan
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys = self._grown(None, key_states)
+        self.values = self._grown(None, value_states)
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        plan = self._plan
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        if self.keys.shape[2] < plan.capacity:
+            self.keys = self._grown(self.keys, key_states)
+            self.values = self._grown(self.values, value_states)
+        self.keys.index_copy_(2, plan.write, key_states)
+        self.values.index_copy_(2, plan.write, value_states)
+        return self.keys[:, :, : plan.extent], self.values[:, :, : plan.extent]
+
+    def _grown(self, old: Tensor | None, like: Tensor) -> Tensor:
+        # zeros, not empty: a masked weight of 0 times a stray NaN would still be NaN
+        table = like.new_zeros(like.shape[0], like.shape[1], self._plan.capacity, like.shape[3])
+        if old is not None:
+            table[:, :, : old.shape[2]] = old
+        return table
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        return self._plan.extent, 0
+
+    def get_seq_length(self, *args: Any) -> int:
+        return self._plan.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class SlotCache:
+    """The slots of one sequence under a transformers model.
+
+    Args:
+        config: the model's configuration.
+        device: where keys, values and masks live.
+
+    Raises:
+        UnsupportedModel: naming the first layer that cannot forget (recurrent, linear attention).
+    """
+
+    def __init__(self, config: Any, *, device: torch.device) -> None:
+        text = config.get_text_config()
+        self.kinds = layer_kinds(text)
+        self.window = getattr(text, "sliding_window", None)
+        self.device = device
+        self.table = SlotTable()
+        self._plan = _Plan(torch.empty(0, dtype=torch.long), 0, 0, 0)
+        self._layers = [_SlotLayer(self._plan) for _ in self.kinds]
+        self._cache = Cache(layers=self._layers)  # type: ignore[arg-type]
+        self._positions = torch.zeros(0, dtype=torch.long, device=device)
+        self._committed = torch.zeros(0, dtype=torch.bool, device=device)
+
+    @property
+    def length(self) -> int:
+        """Committed tokens in the cache."""
+        return len(self.table.committed)
+
+    def place(
+        self, positions: Sequence[int], *, ancestors: Tensor
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        """Give each new token a slot and build the masks of its forward.
+
+        Args:
+            positions: n text positions.
+            ancestors: [n, n] bool, which of the new tokens each new token may see.
+
+        Returns:
+            the n slots, and per kind of layer a mask [1, 1, n, extent], True = attend.
+        """
+        slots = self.table.take(len(positions))
+        self._grow()
+        write = torch.tensor(slots, device=self.device)
+        at = torch.tensor(list(positions), device=self.device)
+        extent = -(-self.table.extent // _BUCKET) * _BUCKET
+        self._plan.write, self._plan.extent = write, min(extent, self.table.capacity)
+        self._plan.length, self._plan.capacity = self.length, self.table.capacity
+        self._positions.index_copy_(0, write, at)
+        return slots, self._masks(write, at, ancestors)
+
+    def _masks(self, write: Tensor, at: Tensor, ancestors: Tensor) -> dict[str, Tensor]:
+        extent = self._plan.extent
+        full = self._committed[:extent].expand(len(at), extent).clone()
+        full.index_copy_(1, write, ancestors.to(self.device))
+        masks = {}
+        for kind in set(self.kinds):
+            mask = full
+            if kind == "sliding_attention":
+                mask = full & (at[:, None] - self._positions[None, :extent] < self.window)
+            masks[kind] = mask[None, None]
+        return masks
+
+    def keep(self, slots: Sequence[int]) -> None:
+        """Commit these of the placed slots, in order; forget the other placed ones."""
+        self.table.keep(slots)
+        if slots:
+            self._committed[torch.tensor(list(slots), device=self.device)] = True
+
+    def forget(self) -> None:
+        """Forget every slot that was placed since the last `keep`."""
+        self.table.forget()
+
+    def truncate(self, length: int) -> None:
+        """Roll back to the first ``length`` committed tokens. ValueError outside 0..length."""
+        gone = self.table.committed[length:] if length >= 0 else []
+        self.table.truncate(length)
+        if gone:
+            self._committed[torch.tensor(gone, device=self.device)] = False
+
+    def arguments(self, masks: dict[str, Tensor], model: Any) -> dict[str, Any]:
+        """The keyword arguments that hand cache and masks to ``model``'s forward."""
+        if model.config.get_text_config()._attn_implementation == "eager":
+            masks = {kind: _additive(mask, model.dtype) for kind, mask in masks.items()}
+        mixed = len(masks) > 1
+        return {
+            cache_argument(model): self._cache,
+            "attention_mask": masks if mixed else next(iter(masks.values())),
+            "use_cache": True,
+        }
+
+    def _grow(self) -> None:
+        missing = self.table.capacity - len(self._committed)
+        if missing:
+            self._committed = torch.cat(
+                [self._committed, torch.zeros(missing, dtype=torch.bool, device=self.device)]
+            )
+            self._positions = torch.cat(
+                [self._positions, torch.zeros(missing, dtype=torch.long, device=self.device)]
+            )
+
+
+def cache_argument(model: Any) -> str:
+    """What ``model``'s forward calls its cache: renamed to ``cache`` in transformers 5.24."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where attended, the lowest number elsewhere: eager attention adds the mask, and would
+    silently add 1 and 0 for a boolean one."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def check_supported(model: Any) -> None:
+    """Refuse a model that the slot cache cannot serve, before any forward.
+
+    Raises:
+        UnsupportedModel: by the name of the layer that cannot forget, or of the attention kernel
+            that takes no mask of its own.
+    """
+    config = model.config.get_text_config()
+    layer_kinds(config)
+    if getattr(model, "_is_stateful", False):
+        raise UnsupportedModel(
+            f"layers of {config.model_type}",
+            expected="attention, whose slots can be forgotten",
+            got=f"{type(model).__name__}, which carries a recurrent state",
+            next_step="choose a model whose layers are all attention",
+        )
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise UnsupportedModel(
+            "attn_implementation",
+            expected="sdpa or eager, which take an explicit mask",
+            got=config._attn_implementation,
+            next_step='load the model with attn_implementation="sdpa"',
+        )
+
+
+def layer_kinds(config: Any) -> tuple[str, ...]:
+    """The kind of attention of each layer.
+
+    Raises:
+        UnsupportedModel: a layer that is neither full nor sliding attention, by number and name.
+    """
+    count = config.num_hidden_layers
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = ["sliding_attention" if window else "full_attention"] * count
+    for number, kind in enumerate(kinds):
+        if kind not in FORGETFUL:
+            raise UnsupportedModel(
+                f"layer {number} of {config.model_type}",
+                expected="attention, whose slots can be forgotten (" + ", ".join(FORGETFUL) + ")",
+                got=kind,
+                next_step="choose a model whose layers are all attention",
+            )
+    return tuple(kinds)

@@ -1,0 +1,187 @@
+"""Logits to distributions, and every random draw of the lab.
+
+Owns: temperature, top-k, top-p, min-p, logits processors with the right prefix; `Rng`.
+Does not know: trees, models, acceptance.
+Invariants: temperature 0 is a one-hot distribution, not another code path; rows of the result
+sum to 1; no randomness outside an `Rng`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labkit.config import DecodeConfig
+from labkit.errors import BadInput
+
+Processor = Callable[[Tensor, Tensor], Tensor]
+"""A transformers logits processor: (input_ids [1, L], scores [1, V]) -> scores [1, V]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warp:
+    """The law that tokens are drawn from, given logits and the text before each of them.
+
+    Order as in transformers: processors (penalties), temperature, top-k, top-p, min-p.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    processors: tuple[Processor, ...] = field(default=())
+
+    @classmethod
+    def from_config(cls, config: DecodeConfig, *, processors: Sequence[Processor] = ()) -> "Warp":
+        """The warp that ``config`` asks for; a repetition penalty becomes the first processor."""
+        first: tuple[Processor, ...] = ()
+        if config.repetition_penalty != 1.0:
+            from transformers import RepetitionPenaltyLogitsProcessor
+
+            first = (RepetitionPenaltyLogitsProcessor(config.repetition_penalty),)
+        return cls(
+            config.temperature, config.top_k, config.top_p, config.min_p, (*first, *processors)
+        )
+
+    @property
+    def needs_prefix(self) -> bool:
+        """Do the logits depend on the text, beyond the model itself?"""
+        return bool(self.processors)
+
+    def __call__(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
+        """Distributions after each prefix.
+
+        Args:
+            logits: [n, V].
+            prefixes: n lists of token ids, the text up to and including the token whose logits
+                these are; needed only when there are processors.
+
+        Returns:
+            [n, V], rows sum to 1; float32 at least.
+
+        Raises:
+            BadInput: a processor returned another shape, or left no token possible.
+        """
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.processors:
+            logits = self._process(logits, prefixes)
+        if self.temperature == 0:
+            return one_hot(logits.argmax(-1), like=logits)
+        p = torch.softmax(logits / self.temperature, -1)
+        if self.top_k and self.top_k < p.shape[-1]:
+            p = _renormalise(p.masked_fill(p < p.topk(self.top_k, -1).values[..., -1:], 0))
+        if self.top_p < 1:
+            p = _renormalise(_nucleus(p, self.top_p))
+        if self.min_p > 0:
+            p = _renormalise(p.masked_fill(p < self.min_p * p.amax(-1, keepdim=True), 0))
+        return p
+
+    def _process(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None) -> Tensor:
+        if prefixes is None or len(prefixes) != len(logits):
+            raise BadInput(
+                "prefixes",
+                expected=f"one prefix for each of {len(logits)} rows of logits",
+                got="none" if prefixes is None else str(len(prefixes)),
+                next_step="give the text before every row: processors depend on it",
+            )
+        rows = []
+        for row, prefix in zip(logits, prefixes, strict=True):
+            scores = row[None]
+            ids = torch.tensor([list(prefix)], dtype=torch.long, device=row.device)
+            for processor in self.processors:
+                scores = processor(ids, scores)
+            rows.append(scores)
+        out = torch.cat(rows)
+        if out.shape != logits.shape:
+            raise BadInput(
+                "logits processor",
+                expected=f"scores of shape {tuple(logits.shape)}",
+                got=str(tuple(out.shape)),
+                next_step="return scores of the shape that came in",
+            )
+        return out
+
+
+def one_hot(tokens: Tensor, *, like: Tensor) -> Tensor:
+    """Distributions with all mass on ``tokens`` [n], shaped and typed as ``like`` [n, V]."""
+    return torch.zeros_like(like).scatter_(-1, tokens[..., None], 1)
+
+
+def _nucleus(p: Tensor, top_p: float) -> Tensor:
+    """Keep the likeliest tokens until their mass reaches ``top_p``; always the likeliest one."""
+    ordered, order = p.sort(-1, descending=True)
+    before = ordered.cumsum(-1) - ordered
+    return torch.zeros_like(p).scatter_(-1, order, ordered.masked_fill(before >= top_p, 0))
+
+
+def _renormalise(p: Tensor) -> Tensor:
+    return p / p.sum(-1, keepdim=True)
+
+
+class Flip(NamedTuple):
+    """The outcome of one accept test and the uniform draw that decided it."""
+
+    accepted: bool
+    u: float
+
+
+class Rng(ABC):
+    """Every random choice of a run goes through one of these."""
+
+    @abstractmethod
+    def flip(self, probability: float) -> Flip:
+        """True with ``probability``."""
+
+    @abstractmethod
+    def pick(self, distribution: Tensor) -> Tensor:
+        """A token of ``distribution`` [V]: int64 scalar on its device, never waiting for it."""
+
+    @abstractmethod
+    def pick_ahead(self, distributions: Tensor) -> Tensor | None:
+        """[m] tokens, one per row of [m, V], of which the caller will use exactly one.
+
+        One draw serves all rows. None when the row must be known first; then call `pick`.
+        """
+
+
+class TorchRng(Rng):
+    """Draws from a seeded CPU generator, so a seed means the same on every device.
+
+    Args:
+        seed: fixes all draws.
+        ahead: answer `pick_ahead` also on the CPU, where reading from the device is free.
+    """
+
+    def __init__(self, seed: int, *, ahead: bool = False) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._ahead = ahead
+
+    def flip(self, probability: float) -> Flip:
+        u = self._uniform()
+        return Flip(u < probability, u)
+
+    def pick(self, distribution: Tensor) -> Tensor:
+        return _inverse_cdf(distribution[None], self._uniform())[0]
+
+    def pick_ahead(self, distributions: Tensor) -> Tensor | None:
+        if distributions.device.type == "cpu" and not self._ahead:
+            return None
+        return _inverse_cdf(distributions, self._uniform())
+
+    def _uniform(self) -> float:
+        return float(torch.rand((), dtype=torch.float64, generator=self._generator))
+
+
+def _inverse_cdf(p: Tensor, u: float) -> Tensor:
+    """[m] tokens: the first whose cumulative mass exceeds u times the row's mass.
+
+    float64, so that the law holds to 1e-12 over large vocabularies; a token without mass is
+    never returned, whatever the rounding.
+    """
+    cdf = p.double().cumsum(-1)
+    token = torch.searchsorted(cdf, cdf[:, -1:] * u, right=True).clamp_(max=p.shape[-1] - 1)
+    has_mass = p.gather(-1, token) > 0
+    return torch.where(has_mass, token, p.argmax(-1, keepdim=True))[:, 0]

@@ -1,0 +1,238 @@
+"""The target: one causal language model and the cache it owns.
+
+Owns: the forwards of one model over one sequence, and its slots.
+Does not know: where drafts come from, the accept rule, text.
+Invariants: the cache holds every committed token except the last one, which is *pending* and is
+the root of the next tree; leaving a `speculation` scope without a commit forgets, also by an
+error, an interrupt or a closed generator.
+
+    committed   t0 t1 t2 t3        in the cache: t0 t1 t2      pending: t3
+    tree             t3 -> a -> b       scored in one forward at positions 3, 4, 5
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.cache import SlotCache, check_supported
+from labkit.capture import capture
+from labkit.errors import BadInput, LabError
+from labkit.tree import DraftTree
+
+_PREFILL_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One forward over n new tokens. logits: [n, V]; hidden: {name: [n, D]}; slots: n numbers."""
+
+    logits: Tensor
+    hidden: dict[str, Tensor] = field(default_factory=dict)
+    slots: tuple[int, ...] = ()
+
+
+class Target:
+    """A transformers causal LM, driven through the slot cache.
+
+    Args:
+        model: any HF causal LM whose layers are full or sliding attention.
+        needs: names of activations to return with each forward: "h0" is the embedding, "hk" the
+            residual stream after k layers.
+        width: pad every forward to at least this many rows. Matrix kernels may round differently
+            for different numbers of rows; a fixed width makes stepwise and blockwise forwards
+            agree bit for bit where they treat rows alike.
+
+    Raises:
+        UnsupportedModel: before any forward, naming what cannot be served.
+    """
+
+    def __init__(self, model: Any, *, needs: Sequence[str] = (), width: int = 1) -> None:
+        check_supported(model)
+        self.model = model
+        self.needs = tuple(needs)
+        self.width = width
+        self.forwards = 0
+        self.run = 0  # counts prefills, so that an abandoned run can notice
+        self._device = next(model.parameters()).device
+        self._cache = SlotCache(model.config, device=self._device)
+        self._slots: tuple[int, ...] = ()
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._paths = _activation_paths(model, self.needs)
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def context_limit(self) -> int | None:
+        """Most tokens that prompt and text may have together, None when unknown."""
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return int(limit) if limit else None
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return self._cache.length
+
+    @property
+    def slots_used(self) -> int:
+        """Slots in use, committed and speculative."""
+        return self._cache.table.used
+
+    @property
+    def committed_slots(self) -> tuple[int, ...]:
+        """The slot of each cached token, by position."""
+        return tuple(self._cache.table.committed)
+
+    def prefill(self, tokens: Sequence[int]) -> dict[str, Tensor]:
+        """Start a new sequence: put all of ``tokens`` but the last into the cache.
+
+        Returns:
+            the needed activations of the cached tokens, {name: [len(tokens) - 1, D]}.
+        """
+        self.run += 1
+        self._cache.truncate(0)
+        hidden: list[dict[str, Tensor]] = []
+        body = tokens[:-1]
+        for start in range(0, len(body), _PREFILL_BLOCK):
+            block = body[start : start + _PREFILL_BLOCK]
+            with self.speculation():
+                scores = self.score(DraftTree.chain(block), all_logits=False)
+                self.commit(tuple(range(len(block))))
+            hidden.append(scores.hidden)
+        return {name: torch.cat([h[name] for h in hidden]) for name in self.needs if hidden}
+
+    def score(self, tree: DraftTree, *, all_logits: bool = True) -> Scores:
+        """One forward over the tree's nodes. They stay speculative until `commit` or `forget`.
+
+        Args:
+            tree: node 0 goes to position ``length``.
+            all_logits: False computes only the last row's logits.
+
+        Returns:
+            logits [n, V] ([1, V]), needed activations {name: [n, D]}, the n slots.
+        """
+        if self._slots:
+            raise LabError(
+                "target",
+                expected="a commit or forget before the next score",
+                got=f"{len(self._slots)} slots still speculative",
+                next_step="leave the speculation scope first",
+            )
+        n = len(tree)
+        ids, positions, ancestors = self._padded(tree)
+        slots, masks = self._cache.place(positions, ancestors=ancestors)
+        self._slots = tuple(slots[:n])
+        keep = {"logits_to_keep": 1} if self._keeps_logits and not all_logits else {}
+        with torch.inference_mode(), capture(self.model, self._paths) as seen:
+            out = self.model(
+                input_ids=ids,
+                position_ids=torch.tensor([positions], device=self._device),
+                **self._cache.arguments(masks, self.model),
+                **keep,
+            )
+        self.forwards += 1
+        hidden = {name: seen[name][0, :n] for name in self.needs}
+        return Scores(out.logits[0] if keep else out.logits[0, :n], hidden, self._slots)
+
+    def _padded(self, tree: DraftTree) -> tuple[Tensor, list[int], Tensor]:
+        """ids [1, m], positions and ancestor mask [m, m], m = max(n, width). A padding row sees
+        itself alone, and nobody sees it."""
+        n, m = len(tree), max(len(tree), self.width)
+        ids = torch.tensor([tree.tokens + tree.tokens[:1] * (m - n)], device=self._device)
+        positions = [*tree.positions(self.length), *[self.length] * (m - n)]
+        if tree.is_chain:
+            ancestors = torch.ones(m, m, dtype=torch.bool).tril_()
+        else:
+            ancestors = torch.eye(m, dtype=torch.bool)
+            ancestors[:n, :n] = torch.tensor(tree.mask)
+        ancestors[n:] = False
+        ancestors[n:, n:] = torch.eye(m - n, dtype=torch.bool)
+        return ids, positions, ancestors
+
+    def commit(self, path: Sequence[int]) -> tuple[int, ...]:
+        """Keep the slots of these nodes (root first), forget the rest; returns the kept slots."""
+        kept = tuple(self._slots[node] for node in path)
+        self._cache.keep(kept)
+        self._slots = ()
+        return kept
+
+    def forget(self) -> None:
+        """Forget every node that was scored since the last commit."""
+        self._cache.forget()
+        self._slots = ()
+
+    def truncate(self, length: int) -> None:
+        """Roll the cache back to its first ``length`` tokens. ValueError outside 0..length."""
+        self._cache.truncate(length)
+
+    @contextmanager
+    def speculation(self) -> Iterator["Target"]:
+        """A scope: whatever was scored in it and not committed is forgotten when it ends."""
+        try:
+            yield self
+        finally:
+            self.forget()
+
+    def check_tokens(self, tokens: Sequence[int], *, max_new_tokens: int) -> None:
+        """Refuse a prompt that cannot be decoded.
+
+        Raises:
+            BadInput: no tokens, a batch, an id outside the vocabulary, or no room for a token.
+        """
+        if len(tokens) and not all(isinstance(t, int) for t in tokens):
+            raise BadInput(
+                "prompt",
+                expected="one list of token ids (batch size 1)",
+                got=f"entries of type {type(tokens[0]).__name__}",
+                next_step="decode one prompt at a time, as a flat list of ints",
+            )
+        if not tokens:
+            raise BadInput(
+                "prompt", expected="at least one token", got="none", next_step="give some text"
+            )
+        wrong = next((t for t in tokens if not 0 <= t < self.vocab_size), None)
+        if wrong is not None:
+            raise BadInput(
+                "prompt",
+                expected=f"token ids from 0 to {self.vocab_size - 1}",
+                got=str(wrong),
+                next_step="tokenise with the target's own tokenizer",
+            )
+        limit = self.context_limit
+        if limit is not None and len(tokens) >= limit:
+            raise BadInput(
+                "prompt",
+                expected=f"fewer than {limit} tokens, the context limit of the model",
+                got=f"{len(tokens)} tokens",
+                next_step="shorten the prompt",
+            )
+
+
+def _activation_paths(model: Any, needs: Sequence[str]) -> dict[str, str]:
+    """Where each needed activation comes from: {"hk": path of the module that puts it out}."""
+    if not needs:
+        return {}
+    names = {id(module): path for path, module in model.named_modules()}
+    layers = model.get_decoder().layers
+    paths = {"h0": names[id(model.get_input_embeddings())]}
+    paths |= {f"h{k + 1}": names[id(layer)] for k, layer in enumerate(layers)}
+    for name in needs:
+        if name not in paths:
+            raise BadInput(
+                "needed activation",
+                expected=f"h0 to h{len(layers)}",
+                got=repr(name),
+                next_step="name the residual stream after k layers as hk",
+            )
+    return {name: paths[name] for name in needs}

@@ -1,0 +1,123 @@
+"""The accept rule. One pure function for chain and tree, greedy and sampled, every drafter.
+
+Source: Leviathan et al. 2023 and Chen et al. 2023 (chain); SpecInfer (Miao et al. 2024) and
+Yang et al. 2024 for several candidates at one place.
+
+Owns: the rule. Does not know: models, caches, how p and q came about.
+Invariants: the law of the tokens it commits is the target's own, whatever the draft; temperature
+0 is p one-hot, a deterministic draft is q one-hot.
+
+    at a node, children in order:   accept x with min(1, p[x] / q[x])
+                      rejected:     p <- the positive part of p - q, normalised
+                no child is left:   draw the next token from p
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labkit.draft import Draft
+from labkit.events import Trial
+from labkit.sampling import Rng
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What stays.
+
+    path: accepted nodes from the root on (node 0 first). next_token: the target's own token.
+    trials: every accept test, in order. resampled: was any child of the last node rejected?
+    last: [V], the distribution that ``next_token`` was drawn from.
+    """
+
+    path: tuple[int, ...]
+    next_token: int
+    trials: tuple[Trial, ...]
+    last: Tensor
+
+    @property
+    def resampled(self) -> bool:
+        return bool(self.trials) and not self.trials[-1].accepted
+
+
+def verify(draft: Draft, p: Tensor, rng: Rng) -> Verdict:
+    """Accept a path of the draft and draw the target's own token after it.
+
+    Args:
+        draft: n nodes and the q of each.
+        p: [n, V], the target's distribution after each node, warped.
+        rng: source of every draw. On a device, one read brings all that is needed.
+    """
+    children = draft.tree.children
+    table = _judge(draft, p, children)
+    ahead = rng.pick_ahead(table.finals)
+    numbers = [table.p, table.q] if ahead is None else [table.p, table.q, ahead.double()]
+    read = torch.stack(numbers).tolist()  # the round's one read from the device
+
+    node, path, trials = 0, [0], []
+    while (chosen := _try_children(children[node], read, rng, trials)) is not None:
+        node = chosen
+        path.append(node)
+    last = table.finals[node]
+    token = int(rng.pick(last)) if ahead is None else int(read[2][node])
+    return Verdict(tuple(path), token, tuple(trials), last)
+
+
+def _try_children(
+    children: tuple[int, ...], read: list[list[float]], rng: Rng, trials: list[Trial]
+) -> int | None:
+    """The first accepted child, or None. Every test is appended to ``trials``."""
+    for child in children:
+        p_x, q_x = read[0][child], read[1][child]
+        flip = rng.flip(min(1.0, p_x / q_x))
+        trials.append(Trial(child, p_x, q_x, flip.u, flip.accepted))
+        if flip.accepted:
+            return child
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """p: [n], mass of node i's token when it is tried (earlier siblings rejected); q: [n], the
+    mass it was drawn with; finals: [n, V], what to draw from if the walk stops at node i."""
+
+    p: Tensor
+    q: Tensor
+    finals: Tensor
+
+
+def _judge(draft: Draft, p: Tensor, children: tuple[tuple[int, ...], ...]) -> _Table:
+    """All that the walk can need, computed on the device without waiting for it."""
+    tokens = draft.tree.tokens
+    p_x = torch.zeros(len(tokens), dtype=torch.float64, device=p.device)
+    q_x = torch.ones_like(p_x)
+    finals = []
+    for node, below in enumerate(children):
+        rest = p[node]
+        for child in below:
+            q = draft.q[child]
+            p_x[child] = rest[tokens[child]]
+            if q is not None:
+                q_x[child] = q[tokens[child]]
+            rest = residual(rest, q, tokens[child])
+        finals.append(rest)
+    return _Table(p_x, q_x, torch.stack(finals))
+
+
+def residual(p: Tensor, q: Tensor | None, token: int) -> Tensor:
+    """The positive part of p - q, normalised: what a rejection leaves.
+
+    Args:
+        p: [V]; q: [V], or None for one-hot on ``token``.
+
+    Returns:
+        [V]. When nothing is left (p never exceeds q: a rejection has probability 0), p itself.
+    """
+    if q is None:
+        rest = p.clone()
+        rest[token] = 0
+    else:
+        rest = (p - q.to(p.device)).clamp_(min=0)
+    mass = rest.sum()
+    return torch.where(mass > 0, rest / mass.clamp(min=torch.finfo(p.dtype).tiny), p)
