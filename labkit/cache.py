@@ -66,7 +66,9 @@ class SlotTable:
         """Commit ``slots``, all of them speculative, as the next positions; forget the others."""
         strangers = set(slots) - set(self.speculative)
         if strangers or len(set(slots)) != len(slots):
-            raise ValueError(f"slots {sorted(strangers) or list(slots)} are not speculative, or twice")
+            raise ValueError(
+                f"slots {sorted(strangers) or list(slots)} are not speculative, or twice"
+            )
         for slot in self.speculative:
             if slot not in slots:
                 heapq.heappush(self._free, slot)
@@ -126,7 +128,8 @@ class _SlotLayer(CacheLayerMixin):
         plan = self._plan
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None and self.values is not None
+        assert self.keys is not None
+        assert self.values is not None
         if self.keys.shape[2] < plan.capacity:
             self.keys = self._grown(self.keys, key_states)
             self.values = self._grown(self.values, value_states)

@@ -60,11 +60,28 @@ class DecodeConfig:
         _check(self.top_k >= 0, "top_k", "0 (off) or more", self.top_k)
         _check(0 < self.top_p <= 1, "top_p", "a number in (0, 1]", self.top_p)
         _check(0 <= self.min_p < 1, "min_p", "a number in [0, 1)", self.min_p)
-        _check(self.repetition_penalty > 0, "repetition_penalty", "more than 0", self.repetition_penalty)
-        _check(self.detail in get_args(Detail), "detail", " or ".join(get_args(Detail)), self.detail)
+        _check(
+            self.repetition_penalty > 0,
+            "repetition_penalty",
+            "more than 0",
+            self.repetition_penalty,
+        )
+        _check(
+            self.detail in get_args(Detail), "detail", " or ".join(get_args(Detail)), self.detail
+        )
         _check(self.top >= 1, "top", "1 or more", self.top)
-        _check(not isinstance(self.stop_strings, str), "stop_strings", "a list of texts", self.stop_strings)
-        _check(all(self.stop_strings), "stop_strings", "texts of at least one character", self.stop_strings)
+        _check(
+            not isinstance(self.stop_strings, str),
+            "stop_strings",
+            "a list of texts",
+            self.stop_strings,
+        )
+        _check(
+            all(self.stop_strings),
+            "stop_strings",
+            "texts of at least one character",
+            self.stop_strings,
+        )
         _check(all(i >= 0 for i in self.eos_ids), "eos", "token ids of 0 or more", self.eos)
 
     @property

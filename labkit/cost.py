@@ -17,7 +17,9 @@ def expected_tokens(*, alpha: float, draft_length: int) -> float:
     return float(sum(alpha**i for i in range(draft_length + 1)))
 
 
-def speedup(*, alpha: float, draft_length: int, cost_ratio: float, verify_ratio: float = 1.0) -> float:
+def speedup(
+    *, alpha: float, draft_length: int, cost_ratio: float, verify_ratio: float = 1.0
+) -> float:
     """Speed against plain decoding.
 
     Args:

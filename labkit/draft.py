@@ -6,7 +6,6 @@ the target's vocabulary and gives its node's token some mass, or is None for a t
 proposed deterministically and is judged as one-hot.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,12 +24,16 @@ class Draft:
         q: per node, [V] over the target's vocabulary: the distribution its token was drawn from,
             after temperature and filters and given its earlier siblings (drawn without
             replacement: earlier siblings removed, renormalised). None: deterministic.
-        forwards: model forwards the drafter spent.
+        forwards: model forwards the drafter spent; forward_seconds: the time inside them.
+        logits: per node, [V]: the drafter's own logits at its parent, for pictures and
+            confidence only (empty when the drafter has none).
     """
 
     tree: DraftTree
     q: tuple[Tensor | None, ...]
     forwards: int = 0
+    forward_seconds: float = 0.0
+    logits: tuple[Tensor | None, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.q) != len(self.tree):
@@ -80,8 +83,3 @@ def spread(q: Tensor, ids: Tensor, *, vocab_size: int) -> Tensor:
     """
     full = torch.zeros(*q.shape[:-1], vocab_size, dtype=q.dtype, device=q.device)
     return full.index_copy_(-1, ids, q)
-
-
-def chain(tokens: Sequence[int], q: Sequence[Tensor | None], *, forwards: int = 0) -> Draft:
-    """A chain draft: ``tokens[0]`` is pending, ``q`` belongs to ``tokens[1:]``."""
-    return Draft(DraftTree.chain(tokens), (None, *q), forwards)

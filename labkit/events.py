@@ -48,13 +48,16 @@ class Event:
 
     round: 0 before the first round, then 1, 2, ...; sequence: row of the batch;
     seconds: time that this phase took; forwards: model forwards in this phase;
+    forward_seconds: the part of ``seconds`` inside them;
     slots_before, slots_after: target slots in use around it.
     """
 
+    kind: ClassVar[str]
     round: int
     sequence: int = 0
     seconds: float = 0.0
     forwards: int = 0
+    forward_seconds: float = 0.0
     slots_before: int = 0
     slots_after: int = 0
 
@@ -83,9 +86,10 @@ class Drafted(Event):
     """The drafter proposed a tree; node 0 is the pending token.
 
     ``deterministic``: the draft is judged as one-hot (q = 1), else q was really drawn from.
-    ``q``: per node the probability with which its token was drawn (None for the root; empty
-    below ``summary``). ``q_top`` (full): per node the likeliest tokens of the distribution that
-    the token came from. ``limit``: the depth that was allowed in this round (K, less near the end).
+    ``limit``: the depth that was allowed in this round (K, less near the end).
+    ``q`` (full): per node the probability with which its token was drawn, None for the root.
+    ``q_top`` (full): per node the likeliest tokens of the distribution that the token came from
+    (of the drafter's plain softmax when it is deterministic).
     """
 
     kind: ClassVar[str] = "drafted"
@@ -102,7 +106,8 @@ class Scored(Event):
     """The target scored every node in one forward.
 
     ``node_slots``: the slot that each node was written to. ``context``: committed tokens in the
-    cache that all nodes see. ``p_top`` (full): per node the likeliest next tokens after it.
+    cache that all nodes see. ``p_top`` (full): per node the likeliest next tokens after it, under
+    the law in force (under the plain softmax when the temperature is 0).
     """
 
     kind: ClassVar[str] = "scored"
@@ -163,7 +168,7 @@ KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in get_args(AnyEvent)}
 
 def to_json(event: Event) -> dict[str, Any]:
     """A JSON-able dict; fields that hold their default are left out, floats keep 6 digits."""
-    out: dict[str, Any] = {"kind": event.kind}  # type: ignore[attr-defined]
+    out: dict[str, Any] = {"kind": event.kind}
     for field in fields(event):
         value = getattr(event, field.name)
         if value != field.default:

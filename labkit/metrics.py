@@ -4,7 +4,7 @@ Owns: the definitions. Does not know: models, drawing.
 Invariants: a rate whose denominator is zero is None, never a made-up number.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -73,13 +73,17 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """Where the time of one or more runs went, in seconds, and how many forwards it took."""
+    """Where the time of one or more runs went, in seconds, and how many forwards it took.
+
+    ``inside``: the part of drafting and scoring that was spent inside model forwards.
+    """
 
     prefill: float
     draft: float
     score: float
     verify: float
     commit: float
+    inside: float
     target_forwards: int
     draft_forwards: int
 
@@ -90,8 +94,8 @@ class RunCost:
 
     @property
     def outside_forwards(self) -> float | None:
-        """Share of decoding time that is neither drafting nor the target's forward."""
-        return (self.verify + self.commit) / self.decode if self.decode else None
+        """Share of decoding time spent outside the forwards of target and draft model."""
+        return 1 - self.inside / self.decode if self.decode else None
 
 
 def acceptance(*traces: Trace) -> Acceptance:
@@ -108,18 +112,21 @@ def acceptance(*traces: Trace) -> Acceptance:
 
 def cost(*traces: Trace) -> RunCost:
     """Pool the phase times of ``traces``."""
-    seconds: Counter[str] = Counter()
+    events = [event for trace in traces for event in trace.events]
+    seconds: defaultdict[str, float] = defaultdict(float)
+    inside: defaultdict[str, float] = defaultdict(float)
     forwards: Counter[str] = Counter()
-    for trace in traces:
-        for event in trace.events:
-            seconds[event.kind] += event.seconds  # type: ignore[attr-defined]
-            forwards[event.kind] += event.forwards  # type: ignore[attr-defined]
+    for event in events:
+        seconds[event.kind] += event.seconds
+        inside[event.kind] += event.forward_seconds
+        forwards[event.kind] += event.forwards
     return RunCost(
         prefill=seconds["prefilled"],
         draft=seconds["drafted"],
         score=seconds["scored"],
         verify=seconds["verified"],
         commit=seconds["committed"],
+        inside=inside["drafted"] + inside["scored"],
         target_forwards=forwards["prefilled"] + forwards["scored"],
         draft_forwards=forwards["drafted"],
     )

@@ -11,7 +11,8 @@ error, an interrupt or a closed generator.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,17 +47,27 @@ class Target:
         width: pad every forward to at least this many rows. Matrix kernels may round differently
             for different numbers of rows; a fixed width makes stepwise and blockwise forwards
             agree bit for bit where they treat rows alike.
+        clock: seconds; on a device that works asynchronously, one that waits for it.
 
     Raises:
         UnsupportedModel: before any forward, naming what cannot be served.
     """
 
-    def __init__(self, model: Any, *, needs: Sequence[str] = (), width: int = 1) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        needs: Sequence[str] = (),
+        width: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         check_supported(model)
         self.model = model
         self.needs = tuple(needs)
         self.width = width
         self.forwards = 0
+        self.forward_seconds = 0.0
+        self._clock = clock
         self.run = 0  # counts prefills, so that an abandoned run can notice
         self._device = next(model.parameters()).device
         self._cache = SlotCache(model.config, device=self._device)
@@ -101,7 +112,7 @@ class Target:
             the needed activations of the cached tokens, {name: [len(tokens) - 1, D]}.
         """
         self.run += 1
-        self._cache.truncate(0)
+        self.truncate(0)
         hidden: list[dict[str, Tensor]] = []
         body = tokens[:-1]
         for start in range(0, len(body), _PREFILL_BLOCK):
@@ -133,7 +144,32 @@ class Target:
         ids, positions, ancestors = self._padded(tree)
         slots, masks = self._cache.place(positions, ancestors=ancestors)
         self._slots = tuple(slots[:n])
-        keep = {"logits_to_keep": 1} if self._keeps_logits and not all_logits else {}
+        logits, hidden = self._forward(ids, positions, masks, last_only=not all_logits and n > 1)
+        return Scores(logits[:n], {name: h[:n] for name, h in hidden.items()}, self._slots)
+
+    def append(self, ids: Tensor) -> Tensor:
+        """Put tokens straight into the cache, as committed; returns the last one's logits [1, V].
+
+        For a draft model, whose tokens may still be on the device: nothing is read back. Take
+        them out again with `truncate`.
+
+        Args:
+            ids: [n] int64, on the model's device.
+        """
+        n = len(ids)
+        positions = list(range(self.length, self.length + n))
+        slots, masks = self._cache.place(positions, ancestors=_lower_triangle(n))
+        with self.speculation():
+            logits, _ = self._forward(ids[None], positions, masks, last_only=True)
+            self._cache.keep(slots)
+        return logits[-1:]
+
+    def _forward(
+        self, ids: Tensor, positions: list[int], masks: dict[str, Tensor], *, last_only: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """logits [m, V] ([1, V]) and needed activations {name: [m, D]} of one forward."""
+        keep = {"logits_to_keep": 1} if self._keeps_logits and last_only else {}
+        start = self._clock()
         with torch.inference_mode(), capture(self.model, self._paths) as seen:
             out = self.model(
                 input_ids=ids,
@@ -141,9 +177,9 @@ class Target:
                 **self._cache.arguments(masks, self.model),
                 **keep,
             )
+        self.forward_seconds += self._clock() - start
         self.forwards += 1
-        hidden = {name: seen[name][0, :n] for name in self.needs}
-        return Scores(out.logits[0] if keep else out.logits[0, :n], hidden, self._slots)
+        return out.logits[0], {name: seen[name][0] for name in self.needs}
 
     def _padded(self, tree: DraftTree) -> tuple[Tensor, list[int], Tensor]:
         """ids [1, m], positions and ancestor mask [m, m], m = max(n, width). A padding row sees
@@ -152,7 +188,7 @@ class Target:
         ids = torch.tensor([tree.tokens + tree.tokens[:1] * (m - n)], device=self._device)
         positions = [*tree.positions(self.length), *[self.length] * (m - n)]
         if tree.is_chain:
-            ancestors = torch.ones(m, m, dtype=torch.bool).tril_()
+            ancestors = _lower_triangle(m)
         else:
             ancestors = torch.eye(m, dtype=torch.bool)
             ancestors[:n, :n] = torch.tensor(tree.mask)
@@ -174,6 +210,7 @@ class Target:
 
     def truncate(self, length: int) -> None:
         """Roll the cache back to its first ``length`` tokens. ValueError outside 0..length."""
+        self.forget()
         self._cache.truncate(length)
 
     @contextmanager
@@ -184,7 +221,7 @@ class Target:
         finally:
             self.forget()
 
-    def check_tokens(self, tokens: Sequence[int], *, max_new_tokens: int) -> None:
+    def check_tokens(self, tokens: Sequence[int]) -> None:
         """Refuse a prompt that cannot be decoded.
 
         Raises:
@@ -217,6 +254,10 @@ class Target:
                 got=f"{len(tokens)} tokens",
                 next_step="shorten the prompt",
             )
+
+
+def _lower_triangle(n: int) -> Tensor:
+    return torch.ones(n, n, dtype=torch.bool).tril_()
 
 
 def _activation_paths(model: Any, needs: Sequence[str]) -> dict[str, str]:

@@ -180,7 +180,7 @@ class Trace:
         out: list[dict[str, Any]] = []
         at = 0.0
         for event in self.events:
-            name = event.kind  # type: ignore[attr-defined]
+            name = event.kind
             if name not in lanes:
                 continue
             out.append(

@@ -107,7 +107,7 @@ class DraftTree:
         rows: list[tuple[bool, ...]] = []
         for i, parent in enumerate(self.parents):
             above = rows[parent] if i else (False,) * len(self.tokens)
-            rows.append(above[:i] + (True,) + above[i + 1 :])
+            rows.append((*above[:i], True, *above[i + 1 :]))
         return tuple(rows)
 
     def positions(self, start: int) -> tuple[int, ...]:

@@ -55,7 +55,8 @@ def verify(draft: Draft, p: Tensor, rng: Rng) -> Verdict:
     numbers = [table.p, table.q] if ahead is None else [table.p, table.q, ahead.double()]
     read = torch.stack(numbers).tolist()  # the round's one read from the device
 
-    node, path, trials = 0, [0], []
+    node, path = 0, [0]
+    trials: list[Trial] = []
     while (chosen := _try_children(children[node], read, rng, trials)) is not None:
         node = chosen
         path.append(node)

@@ -1,0 +1,1 @@
+"""labkit beside its baselines, on the same prompts, in the same run."""

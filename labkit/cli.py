@@ -1,0 +1,5 @@
+"""stub"""
+
+
+def main() -> None:
+    """Stub."""
