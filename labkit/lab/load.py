@@ -1,0 +1,268 @@
+"""A name -> a model in memory, ready to be decoded with.
+
+Owns: what may be loaded (presets, safetensors folders, GGUF files, hub models), what is refused,
+and the state a model is handed over in: evaluation mode, no gradients, sdpa attention.
+Does not know: decoding.
+Invariants: no pickle is opened and no code from a checkpoint runs; without a missing file there is
+no connection; everything that can be refused is refused before weights are read.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from labkit.devices import dtype_name, memory, resolve_device, resolve_dtype
+from labkit.errors import BadCheckpoint, BadInput, OutOfMemory, UnsupportedModel
+from labkit.kernels import skinny_pays, use_skinny_linear
+from labkit.lab.from_gguf import read_gguf
+from labkit.lab.hub import has_weights
+from labkit.lab.presets import DEFAULT
+from labkit.lab.progress import Progress, silent
+from labkit.lab.pull import pull
+from labkit.lab.quiet import quiet_transformers
+
+Linear = Literal["auto", "plain", "skinny"]
+
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A causal language model and its tokenizer.
+
+    Attributes:
+        model: a transformers model on ``device`` in ``dtype``: evaluation mode, no gradients.
+        tokenizer: its transformers tokenizer.
+        name: what was asked for.
+        linear: ``skinny`` when its linear layers are ``SkinnyLinear``, else ``plain``.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    dtype: torch.dtype
+    device: torch.device
+    linear: str
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a text, in ascending order; empty when the model names none."""
+        found: set[int] = set()
+        for given in (self.model.generation_config.eos_token_id, self.tokenizer.eos_token_id):
+            found.update(_as_ids(given))
+        return tuple(sorted(found))
+
+
+def load_model(
+    name_or_path: str | Path = DEFAULT,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    linear: Linear = "auto",
+    progress: Progress = silent,
+) -> LoadedModel:
+    """Load a model; one that is not here yet is fetched first.
+
+    Args:
+        name_or_path: a preset (see ``presets.names()``), a folder with safetensors weights, a
+            .gguf file, or owner/name of a hub model.
+        dtype: ``auto`` is float32 on a CPU and half precision on a GPU.
+        device: ``auto`` is the first GPU, else the CPU.
+        linear: ``auto`` takes the faster linear layers where they were measured to be faster.
+        progress: told what is being done.
+
+    Raises:
+        BadInput: an unknown name, device, dtype or path.
+        BadCheckpoint: broken files, or weights in pickles only.
+        UnsupportedModel: an architecture that transformers cannot load without foreign code.
+        OutOfMemory: the device is too small for the weights.
+        ModelUnavailable: the model is not here and cannot be fetched.
+    """
+    if linear not in ("auto", "plain", "skinny"):
+        raise BadInput(
+            "linear", expected="auto, plain or skinny", got=repr(linear), next_step="use auto"
+        )
+    place = resolve_device(device)
+    width = resolve_dtype(dtype, place)
+    path = _local_path(str(name_or_path), progress)
+    if path.suffix == ".gguf":
+        model, tokenizer = read_gguf(path, dtype=width)
+    else:
+        model, tokenizer = _read_folder(path, dtype=width, device=place)
+    model = _place(model, place)
+    kind = "skinny" if linear == "skinny" else "plain"
+    if linear == "auto" and skinny_pays(place, width):
+        kind = "skinny"
+    if kind == "skinny":
+        use_skinny_linear(model)
+    return LoadedModel(model, tokenizer, str(name_or_path), width, place, kind)
+
+
+def count_parameters(folder: Path) -> int:
+    """Numbers stored in a folder's safetensors files, from their headers alone.
+
+    Raises:
+        BadCheckpoint: a file is cut short or is not safetensors.
+    """
+    return sum(_numbers_in(path) for path in sorted(folder.glob("*.safetensors")))
+
+
+def _local_path(name: str, progress: Progress) -> Path:
+    """An existing file or folder wins over a preset or hub model of the same spelling."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        if path.suffix == ".gguf":
+            return path
+        raise BadCheckpoint(
+            name,
+            expected="a folder with config.json and *.safetensors, or a .gguf file",
+            got=f"a {path.suffix or 'nameless'} file",
+            next_step="give the folder that the file is in; pickled weights are never opened",
+        )
+    looks_like_path = (
+        path.is_absolute()
+        or name.startswith(("./", "../", "~"))
+        or (name.count("/") > 1 or path.suffix == ".gguf")
+    )
+    if looks_like_path:
+        raise BadInput(
+            "model",
+            expected="an existing folder or .gguf file",
+            got=f"{name}, which is not there",
+            next_step="check the path",
+        )
+    return pull(name, progress=progress)
+
+
+def _read_folder(folder: Path, *, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
+    _check_folder(folder)
+    config = _read_config(folder)
+    _check_memory(folder, dtype, device)
+    try:
+        with quiet_transformers():
+            model = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+    except (ValueError, KeyError, ImportError, OSError, RuntimeError) as error:
+        raise _unsupported(folder, config.model_type, error) from error
+    return model.eval(), tokenizer
+
+
+def _check_folder(folder: Path) -> None:
+    if has_weights(folder):
+        return
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    config = (folder / "config.json").is_file()
+    raise BadCheckpoint(
+        str(folder),
+        expected="config.json and all of its *.safetensors files",
+        got=f"weights in pickles ({', '.join(pickles)}), which can run code when opened"
+        if pickles
+        else ("missing weights" if config else "no config.json"),
+        next_step="convert the checkpoint to safetensors, or fetch one that is"
+        if pickles
+        else "give a complete folder as transformers' save_pretrained writes it",
+    )
+
+
+def _read_config(folder: Path) -> Any:
+    text = (folder / "config.json").read_text(encoding="utf-8")
+    try:
+        stated = json.loads(text)
+    except ValueError as error:
+        raise BadCheckpoint(
+            str(folder / "config.json"),
+            expected="JSON",
+            got=str(error),
+            next_step="fetch the file again",
+        ) from error
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, OSError) as error:
+        raise _unsupported(folder, stated.get("model_type", "none named"), error) from error
+
+
+def _unsupported(folder: Path, model_type: str, error: Exception) -> UnsupportedModel:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return UnsupportedModel(
+        str(folder),
+        expected="a causal language model that transformers loads without code from the checkpoint",
+        got=f"model type {model_type} ({lines[0]})",
+        next_step="choose a model that is part of transformers, or update transformers",
+    )
+
+
+def _check_memory(folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+    there = memory(device)
+    needed = count_parameters(folder) * dtype.itemsize
+    if there is not None and needed > there.available:
+        raise OutOfMemory(
+            f"{folder.name} in {dtype_name(dtype)}",
+            expected=f"{needed / 1e9:.1f} GB free on {device} for the weights alone",
+            got=f"{there.available / 1e9:.1f} GB",
+            next_step="choose a smaller model or a narrower dtype, or free memory on the device",
+        )
+
+
+def _numbers_in(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > path.stat().st_size:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        if 8 + length + end != path.stat().st_size:
+            raise ValueError(
+                f"{path.stat().st_size} bytes where the header says {8 + length + end}"
+            )
+        return sum(math.prod(entry["shape"]) for entry in header.values())
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadCheckpoint(
+            str(path),
+            expected="a complete safetensors file",
+            got=str(error),
+            next_step="fetch the file again",
+        ) from error
+
+
+def _place(model: nn.Module, device: torch.device) -> nn.Module:
+    try:
+        return model.requires_grad_(False).to(device)
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            "model",
+            expected=f"room for its weights on {device}",
+            got=str(error).splitlines()[0],
+            next_step="choose a smaller model, or restart other kernels that use the device",
+        ) from error
+
+
+def _as_ids(given: int | Iterable[int] | None) -> Iterable[int]:
+    match given:
+        case None:
+            return ()
+        case int():
+            return (given,)
+        case _:
+            return given
