@@ -72,7 +72,7 @@ def exact_law(procedure: Callable[[Rng], T], *, most: int = 200_000) -> dict[T, 
     law: dict[T, float] = defaultdict(float)
     script: list[int] | None = []
     for _ in range(most):
-        rng = ReplayRng(script)
+        rng = ReplayRng(script or [])
         outcome = procedure(rng)
         law[outcome] += rng.probability
         script = rng.next_script()

@@ -156,12 +156,13 @@ class Target:
         Args:
             ids: [n] int64, on the model's device.
         """
-        n = len(ids)
-        positions = list(range(self.length, self.length + n))
-        slots, masks = self._cache.place(positions, ancestors=_lower_triangle(n))
-        with self.speculation():
-            logits, _ = self._forward(ids[None], positions, masks, last_only=True)
-            self._cache.keep(slots)
+        for block in ids.split(_PREFILL_BLOCK):
+            n = len(block)
+            positions = list(range(self.length, self.length + n))
+            slots, masks = self._cache.place(positions, ancestors=_lower_triangle(n))
+            with self.speculation():
+                logits, _ = self._forward(block[None], positions, masks, last_only=True)
+                self._cache.keep(slots)
         return logits[-1:]
 
     def _forward(

@@ -33,6 +33,9 @@ class DraftModel(Drafter):
         ids: [D] target id of each draft id; None when they are the same numbers.
         tokenizers: (target's, draft's), compared id by id; needed when the widths differ and
             ``ids`` is None, since width alone does not say whether two vocabularies agree.
+        confidence: stop drafting when the product of the draft's own largest probabilities falls
+            below this (0: never). Decided before a token is drawn, so the law stays the target's;
+            costs one read from the device per drafted token.
 
     Raises:
         BadInput: vocabularies that differ, by size or by the first differing id.
@@ -48,8 +51,16 @@ class DraftModel(Drafter):
         vocab_size: int,
         ids: Tensor | None = None,
         tokenizers: tuple[Any, Any] | None = None,
+        confidence: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        if not 0 <= confidence < 1:
+            raise BadInput(
+                "confidence",
+                expected="a number in [0, 1)",
+                got=repr(confidence),
+                next_step="change confidence; 0 always drafts to full length",
+            )
         if tokenizers is not None:
             check_same_tokens(*tokenizers)
         self._lm = Target(model, clock=clock)
@@ -62,6 +73,7 @@ class DraftModel(Drafter):
                 next_step="pass both tokenizers, so that shared ids can be checked, or `ids`",
             )
         self._vocab_size = vocab_size
+        self._confidence = confidence
         self._ids = self._check_ids(ids, width)
         self._known = int(model.get_input_embeddings().weight.shape[0])
         self._committed: list[int] = []
@@ -103,10 +115,16 @@ class DraftModel(Drafter):
         drawn: list[Tensor] = []
         rows: list[Tensor] = []
         qs: list[Tensor | None] = []
+        certain = 1.0
         for _ in range(depth):
             fed = drawn[-1][None] if drawn else fresh
             # a token that the draft has no embedding for costs acceptance, never correctness
-            logits = self._spread(self._lm.append(fed.clamp(max=self._known - 1)))
+            raw = self._lm.append(fed.clamp(max=self._known - 1))
+            if self._confidence:
+                certain *= float(torch.softmax(raw[0, : len(self._ids)].float(), -1).max())
+                if certain < self._confidence:
+                    break
+            logits = self._spread(raw)
             prefix = [[*tokens, *(int(t) for t in drawn)]] if warp.needs_prefix else None
             q = warp(logits, prefix)[0]
             drawn.append(q.argmax() if warp.temperature == 0 else rng.pick(q))

@@ -61,6 +61,7 @@ class Lab:
     loaded: LoadedModel
     draft: str | None = None
     width: int = 1
+    confidence: float = 0.0
     target: Target = field(init=False)
     _drafters: dict[str, Drafter] = field(init=False, default_factory=dict)
 
@@ -148,7 +149,11 @@ class Lab:
                 device=self.loaded.device,
             )
             return DraftModel(
-                weights.model, vocab_size=vocab_size, ids=weights.vocab_ids, clock=self.clock
+                weights.model,
+                vocab_size=vocab_size,
+                ids=weights.vocab_ids,
+                confidence=self.confidence,
+                clock=self.clock,
             )
         if self.draft is None:
             raise ModelUnavailable(
@@ -167,6 +172,7 @@ class Lab:
             other.model,
             vocab_size=vocab_size,
             tokenizers=(self.tokenizer, other.tokenizer),
+            confidence=self.confidence,
             clock=self.clock,
         )
 

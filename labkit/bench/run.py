@@ -1,0 +1,191 @@
+"""Several methods over the same prompts, in one run, taking turns.
+
+Owns: the order of runs and the pooling. Does not know: how a method works.
+Invariants: every method sees every prompt; which method goes first rotates from prompt to prompt,
+so that a machine that slows down slows all of them; a short run of each comes first, unmeasured.
+"""
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import transformers
+
+import labkit
+from labkit.bench.prompts import Prompt
+from labkit.config import check_method
+from labkit.errors import BadInput
+from labkit.lab.report import Row, row
+from labkit.lab.session import AVAILABLE, Lab
+from labkit.trace import Trace
+
+BASELINE = "generate"  # transformers' own, on the same model object
+METHODS = (BASELINE, *AVAILABLE)
+Progress = Callable[[int, int, str], None]
+"""(runs done, runs in all, what is next)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRow:
+    """One method. speedup_vs_ar: speed over that of ``ar`` in this run, None without ``ar``.
+    same_as_ar: prompts whose text has the very tokens that ``ar`` gave."""
+
+    numbers: Row
+    speedup_vs_ar: float | None
+    same_as_ar: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        rest = {"speedup_vs_ar": self.speedup_vs_ar, "same_as_ar": self.same_as_ar}
+        return asdict(self.numbers) | rest
+
+
+@dataclass(slots=True)
+class _Runs:
+    traces: list[Trace]
+    tokens: list[tuple[int, ...]]
+    prompt_tokens: int = 0
+    seconds: float = 0.0
+
+
+def bench(
+    lab: Lab,
+    methods: Sequence[str],
+    prompts: Sequence[Prompt],
+    *,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> list[BenchRow]:
+    """Run every method over every prompt.
+
+    Args:
+        methods: names of ``METHODS``; "generate" is transformers' own greedy or sampled decoding.
+        settings: fields of `DecodeConfig`; detail defaults to "timing".
+
+    Raises:
+        BadInput: before any run: an unknown method or setting, or one method named twice.
+    """
+    settings = {"detail": "timing", **settings}
+    _check(lab, methods, settings)
+    runs = {method: _Runs([], []) for method in methods}
+    for method in methods:
+        _once(lab, method, prompts[0], {**settings, "max_new_tokens": 8})
+    for done, (method, prompt) in enumerate(_turns(methods, prompts)):
+        if progress:
+            progress(done, len(methods) * len(prompts), f"{method}, {prompt.id}")
+        tokens, trace, seconds = _once(lab, method, prompt, settings)
+        kept = runs[method]
+        kept.tokens.append(tokens)
+        kept.seconds += seconds
+        kept.prompt_tokens += len(lab.tokens(prompt.text))
+        if trace:
+            kept.traces.append(trace)
+    return [_pool(method, runs) for method in methods]
+
+
+def _check(lab: Lab, methods: Sequence[str], settings: dict[str, Any]) -> None:
+    for method in methods:
+        check_method(method, available=METHODS)
+        if method != BASELINE:
+            lab.drafter(method)
+    if not methods or len(set(methods)) != len(methods):
+        raise BadInput(
+            "methods",
+            expected="each method once",
+            got=",".join(methods) or "none",
+            next_step="name every method one time",
+        )
+    lab.config(**settings)
+
+
+def _turns(methods: Sequence[str], prompts: Sequence[Prompt]) -> Iterator[tuple[str, Prompt]]:
+    for i, prompt in enumerate(prompts):
+        shift = i % len(methods)
+        yield from ((method, prompt) for method in (*methods[shift:], *methods[:shift]))
+
+
+def _once(
+    lab: Lab, method: str, prompt: Prompt, settings: dict[str, Any]
+) -> tuple[tuple[int, ...], Trace | None, float]:
+    """New tokens, trace (None for the baseline) and wall seconds of one run."""
+    start = lab.clock()
+    if method == BASELINE:
+        return _generate(lab, prompt, settings), None, lab.clock() - start
+    trace = lab.record(prompt.text, method=method, **settings)
+    return trace.tokens, trace, lab.clock() - start
+
+
+def _generate(lab: Lab, prompt: Prompt, settings: dict[str, Any]) -> tuple[int, ...]:
+    """The same prompt through transformers' ``generate``."""
+    config = lab.config(**settings)
+    ids = torch.tensor([lab.tokens(prompt.text)], device=lab.target.device)
+    warm = config.temperature > 0
+    sampling = {
+        "temperature": config.temperature,
+        "top_k": config.top_k or None,
+        "top_p": config.top_p,
+    }
+    with torch.inference_mode():
+        out = lab.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=config.max_new_tokens,
+            eos_token_id=sorted(config.eos_ids) or None,
+            pad_token_id=lab.tokenizer.pad_token_id or 0,
+            do_sample=warm,
+            repetition_penalty=config.repetition_penalty,
+            **(sampling if warm else {}),
+        )
+    return tuple(out[0, ids.shape[1] :].tolist())
+
+
+def _pool(method: str, runs: dict[str, _Runs]) -> BenchRow:
+    mine, ar = runs[method], runs.get("ar")
+    count = sum(map(len, mine.tokens))
+    numbers = (
+        row(mine.traces, seconds=mine.seconds)
+        if mine.traces
+        else Row(
+            method=method,
+            prompts=len(mine.tokens),
+            prompt_tokens=mine.prompt_tokens,
+            tokens=count,
+            rounds=None,
+            drafted=None,
+            accepted=None,
+            mean_accepted_length=None,
+            acceptance_by_position=(),
+            target_forwards=None,
+            draft_forwards=None,
+            seconds=mine.seconds,
+            tokens_per_second=count / mine.seconds,
+        )
+    )
+    if ar is None:
+        return BenchRow(numbers=numbers, speedup_vs_ar=None, same_as_ar=None)
+    ar_speed = sum(map(len, ar.tokens)) / ar.seconds
+    same = sum(a == b for a, b in zip(mine.tokens, ar.tokens, strict=True))
+    return BenchRow(
+        numbers=numbers, speedup_vs_ar=numbers.tokens_per_second / ar_speed, same_as_ar=same
+    )
+
+
+def conditions(lab: Lab, prompts: Sequence[Prompt], **settings: Any) -> dict[str, Any]:
+    """What a reader of the table must know."""
+    return {
+        "model": lab.loaded.name,
+        "dtype": str(lab.loaded.dtype).removeprefix("torch."),
+        "device": torch.device(lab.loaded.device).type,
+        "linear": lab.loaded.linear,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "prompts": len(prompts),
+        "settings": settings,
+        "labkit": labkit.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
