@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from labkit.trace import Trace
+from labkit.tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def acceptance(*traces: Trace) -> Acceptance:
     """Pool the rounds of ``traces``."""
     rounds = [r for trace in traces for r in trace.rounds if r.committed]
     counts = Counter(r.accepted for r in rounds)
-    longest = max((max(r.drafted.limit, r.accepted) for r in rounds), default=0)
+    longest = max((DraftTree(r.drafted.tokens, r.drafted.parents).depth for r in rounds), default=0)
     return Acceptance(
         histogram=tuple(counts[j] for j in range(longest + 1)) if rounds else (),
         drafted=sum(len(r.drafted.tokens) - 1 for r in rounds),

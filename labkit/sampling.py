@@ -69,7 +69,8 @@ class Warp:
         if self.processors:
             logits = self._process(logits, prefixes)
         if self.temperature == 0:
-            return one_hot(logits.argmax(-1), like=logits)
+            best = logits.max(-1)
+            return one_hot(best.indices, like=logits, mass=best.values * 0 + 1)  # NaN stays NaN
         p = torch.softmax(logits / self.temperature, -1)
         if self.top_k and self.top_k < p.shape[-1]:
             p = _renormalise(p.masked_fill(p < p.topk(self.top_k, -1).values[..., -1:], 0))
@@ -105,9 +106,9 @@ class Warp:
         return out
 
 
-def one_hot(tokens: Tensor, *, like: Tensor) -> Tensor:
-    """Distributions with all mass on ``tokens`` [n], shaped and typed as ``like`` [n, V]."""
-    return torch.zeros_like(like).scatter_(-1, tokens[..., None], 1)
+def one_hot(tokens: Tensor, *, like: Tensor, mass: Tensor) -> Tensor:
+    """Distributions with ``mass`` [n] on ``tokens`` [n], shaped and typed as ``like`` [n, V]."""
+    return torch.zeros_like(like).scatter_(-1, tokens[..., None], mass[..., None])
 
 
 def _nucleus(p: Tensor, top_p: float) -> Tensor:

@@ -12,12 +12,14 @@ Invariants: the law of the tokens it commits is the target's own, whatever the d
                 no child is left:   draw the next token from p
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from labkit.draft import Draft
+from labkit.errors import BadInput
 from labkit.events import Trial
 from labkit.sampling import Rng
 
@@ -48,12 +50,16 @@ def verify(draft: Draft, p: Tensor, rng: Rng) -> Verdict:
         draft: n nodes and the q of each.
         p: [n, V], the target's distribution after each node, warped.
         rng: source of every draw. On a device, one read brings all that is needed.
+
+    Raises:
+        BadInput: p is not a distribution (NaN), or q gives a drafted token no mass.
     """
     children = draft.tree.children
     table = _judge(draft, p, children)
     ahead = rng.pick_ahead(table.finals)
     numbers = [table.p, table.q] if ahead is None else [table.p, table.q, ahead.double()]
     read = torch.stack(numbers).tolist()  # the round's one read from the device
+    _check(read[0], read[1])
 
     node, path = 0, [0]
     trials: list[Trial] = []
@@ -78,10 +84,30 @@ def _try_children(
     return None
 
 
+def _check(p: list[float], q: list[float]) -> None:
+    """Refuse numbers that would be compared wrongly without a word: every test with NaN fails."""
+    if any(map(math.isnan, p)):
+        raise BadInput(
+            "the target's distribution",
+            expected="probabilities",
+            got="NaN",
+            next_step="run the model in float32, or check its weights",
+        )
+    for node, mass in enumerate(q):
+        if not mass > 0:
+            raise BadInput(
+                f"q of node {node}",
+                expected="some mass on the token that was drawn from it",
+                got=repr(mass),
+                next_step="return the distribution that the token was really drawn from",
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """p: [n], mass of node i's token when it is tried (earlier siblings rejected); q: [n], the
-    mass it was drawn with; finals: [n, V], what to draw from if the walk stops at node i."""
+    """p: [n], mass of node i's token when it is tried (earlier siblings rejected; for the root,
+    the mass of all rows, to notice NaN); q: [n], the mass it was drawn with; finals: [n, V], what
+    to draw from if the walk stops at node i."""
 
     p: Tensor
     q: Tensor
@@ -92,6 +118,7 @@ def _judge(draft: Draft, p: Tensor, children: tuple[tuple[int, ...], ...]) -> _T
     """All that the walk can need, computed on the device without waiting for it."""
     tokens = draft.tree.tokens
     p_x = torch.zeros(len(tokens), dtype=torch.float64, device=p.device)
+    p_x[0] = p.sum()
     q_x = torch.ones_like(p_x)
     finals = []
     for node, below in enumerate(children):

@@ -6,7 +6,7 @@ Invariants: every run of a session starts from a fresh sequence; two sessions sh
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,10 @@ class Lab:
 
     def record(self, prompt: str | Sequence[int], **options: Any) -> Trace:
         """Run to the end and keep everything; see `events` for the options."""
-        events = self.events(prompt, **options)
+        return self.trace(self.events(prompt, **options), **options)
+
+    def trace(self, events: Iterable[AnyEvent], **options: Any) -> Trace:
+        """Events of one of this session's runs, with the facts a reader needs."""
         return Trace.record(events, header=self.header(**options), token_text=self.token_text)
 
     def header(self, **options: Any) -> dict[str, Any]:

@@ -1,0 +1,253 @@
+"""``labkit generate`` and ``labkit bench``: the decoding commands.
+
+Owns: their options and what they print. Does not know: how errors are shown (`labkit.cli` does).
+Invariants: bad options are refused before a model is loaded; with ``--json`` stdout holds one
+object and nothing else; an interrupted run keeps what it has.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from labkit.config import DecodeConfig, check_method
+from labkit.errors import BadInput
+from labkit.events import Committed
+
+if TYPE_CHECKING:
+    from labkit.events import AnyEvent
+    from labkit.lab.session import Lab
+    from labkit.trace import Trace
+
+Model = Annotated[str, typer.Option(help="Preset, local folder, GGUF file or hub id.")]
+DraftName = Annotated[
+    str | None,
+    typer.Option("--draft", help="Draft model: a folder of `labkit train draft`, or any model."),
+]
+Confidence = Annotated[
+    float, typer.Option(help="Stop drafting below this cumulative probability (0: never).")
+]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, or a device that torch knows.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Length = Annotated[int, typer.Option("--draft-length", help="Tokens drafted per round, K.")]
+NewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Most new tokens.")]
+Tree = Annotated[bool, typer.Option("--tree/--chain", help="Draft a tree or a chain.")]
+
+
+def generate(
+    prompt: Annotated[str, typer.Option(help="What to say to the model.")],
+    method: Annotated[str, typer.Option(help="ar, ngram or draft.")] = "draft",
+    model: Model = "smollm2-135m",
+    max_new_tokens: NewTokens = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="0 keeps all.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Fixes every draw.")] = 0,
+    draft_length: Length = 4,
+    draft: DraftName = None,
+    draft_confidence: Confidence = 0.0,
+    tree: Tree = False,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the run.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template around the prompt.")] = False,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trace: Annotated[Path | None, typer.Option(help="Save a full trace here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decode one prompt, speculatively or not, and say how it went."""
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+        "draft_length": draft_length,
+        "stop_strings": tuple(stop or ()),
+        "detail": "full" if trace else "summary",
+    }
+    DecodeConfig(**settings)
+    _check_shape(method, tree=tree)
+    _check_prompt(prompt)
+    _check_writable(trace)
+
+    lab = _open(model, dtype, device, draft, draft_confidence)
+    events = lab.events(prompt, method=method, chat=not raw, **settings)
+    start = lab.clock()
+    kept, interrupted = _follow(events, quiet=as_json)
+    seconds = lab.clock() - start
+    run = lab.trace(kept, method=method, **settings)
+    if trace:
+        run.save(trace)
+    _report(lab, run, seconds, as_json=as_json, interrupted=interrupted)
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def _follow(events: "Iterator[AnyEvent]", *, quiet: bool) -> "tuple[list[AnyEvent], bool]":
+    """Collect the events, printing text as it comes; an interrupt ends the run early."""
+    kept: list[AnyEvent] = []
+    try:
+        for event in events:
+            kept.append(event)
+            if isinstance(event, Committed) and not quiet:
+                typer.echo(event.text, nl=False)
+    except KeyboardInterrupt:
+        return kept, True
+    return kept, False
+
+
+def _report(lab: "Lab", run: "Trace", seconds: float, *, as_json: bool, interrupted: bool) -> None:
+    from labkit.lab.report import row
+
+    numbers = asdict(row([run], seconds=seconds))
+    reason = "interrupted" if interrupted or not run.finished else run.finished.reason
+    if as_json:
+        facts = {
+            "model": lab.loaded.name,
+            "dtype": str(lab.loaded.dtype).removeprefix("torch."),
+            "device": str(lab.loaded.device),
+            "text": run.text,
+            "stop_reason": reason,
+        }
+        typer.echo(json.dumps(numbers | facts, ensure_ascii=False))
+        return
+    length = numbers["mean_accepted_length"]
+    rate = (
+        f"{numbers['accepted']} of {numbers['drafted']} drafted tokens accepted"
+        if numbers["drafted"]
+        else "nothing drafted"
+    )
+    typer.echo(
+        f"\n\n{numbers['tokens']} tokens in {seconds:.2f} s "
+        f"({numbers['tokens_per_second']:.1f} tokens/s), {numbers['rounds']} rounds, {rate}, "
+        f"mean accepted length {'n/a' if length is None else f'{length:.2f}'} "
+        f"(the target's own token counted); stopped by {reason}.",
+        err=True,
+    )
+
+
+def bench(
+    methods: Annotated[str, typer.Option(help="Comma-separated; `generate` is transformers'.")] = (
+        "generate,ar,ngram,draft"
+    ),
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSON lines; none: the lab's own 48.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Use this many prompts, evenly taken.")] = None,
+    model: Model = "smollm2-135m",
+    max_new_tokens: NewTokens = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Fixes every draw.")] = 0,
+    draft_length: Length = 4,
+    draft: DraftName = None,
+    draft_confidence: Confidence = 0.0,
+    batch_size: Annotated[int, typer.Option(help="Prompts per forward; 1 for now.")] = 1,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Time methods against each other: same prompts, same run, taking turns."""
+    from labkit.bench.prompts import read_prompts
+    from labkit.bench.run import METHODS, conditions
+    from labkit.bench.run import bench as run_bench
+
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    for name in names:
+        check_method(name, available=METHODS)
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "draft_length": draft_length,
+    }
+    DecodeConfig(**settings)
+    if batch_size != 1:
+        raise BadInput(
+            "batch size",
+            expected="batch size 1",
+            got=str(batch_size),
+            next_step="leave --batch-size out; sequences are decoded one at a time",
+        )
+    chosen = read_prompts(prompts, limit=limit)
+    lab = _open(model, dtype, device, draft, draft_confidence)
+    rows = run_bench(lab, names, chosen, progress=_progress, **settings)
+    facts = conditions(lab, chosen, draft_confidence=draft_confidence, **settings)
+    if as_json:
+        typer.echo(json.dumps({"conditions": facts, "rows": [r.to_json() for r in rows]}))
+    else:
+        _print_table(facts, [r.to_json() for r in rows])
+
+
+def _progress(done: int, total: int, what: str) -> None:
+    if sys.stderr.isatty():
+        typer.echo(f"\r{done}/{total} {what:<40.40}", nl=False, err=True)
+
+
+def _print_table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """The rows as a Markdown table, conditions below."""
+    typer.echo(
+        "\n| method | tokens/s | × ar | mean accepted length | accepted / drafted "
+        "| outside forwards | same text as ar |"
+    )
+    typer.echo("|---|---|---|---|---|---|---|")
+    for r in rows:
+        drafted = f"{r['accepted']} / {r['drafted']}" if r["drafted"] else "n/a"
+        cells = (
+            r["method"],
+            f"{r['tokens_per_second']:.1f}",
+            _number(r["speedup_vs_ar"], "{:.2f}"),
+            _number(r["mean_accepted_length"], "{:.2f}"),
+            drafted,
+            _number(r["outside_forwards"], "{:.1%}"),
+            "n/a" if r["same_as_ar"] is None else f"{r['same_as_ar']} of {r['prompts']}",
+        )
+        typer.echo("| " + " | ".join(cells) + " |")
+    typer.echo("\n" + ", ".join(f"{k} {v}" for k, v in facts.items() if k != "settings"))
+    typer.echo(", ".join(f"{k} {v}" for k, v in facts["settings"].items()))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "n/a" if value is None else form.format(value)
+
+
+def _open(model: str, dtype: str, device: str, draft: str | None, confidence: float) -> "Lab":
+    from labkit.lab.load import load_model
+    from labkit.lab.session import Lab
+
+    return Lab(load_model(model, dtype=dtype, device=device), draft=draft, confidence=confidence)
+
+
+def _check_shape(method: str, *, tree: bool) -> None:
+    check_method(method, available=("ar", "ngram", "draft"))
+    if tree:
+        raise BadInput(
+            "--tree",
+            expected="--chain with the methods ar, ngram and draft",
+            got="--tree",
+            next_step="leave --tree out; these drafters propose one continuation",
+        )
+
+
+def _check_prompt(prompt: str) -> None:
+    if not prompt.strip():
+        raise BadInput("prompt", expected="some text", got=repr(prompt), next_step="type a prompt")
+
+
+def _check_writable(path: Path | None) -> None:
+    """Refuse a trace path that could not be written, before any work."""
+    if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
+        raise BadInput(
+            "--trace",
+            expected="a file in a folder that exists",
+            got=str(path),
+            next_step="make the folder first, or choose another path",
+        )
