@@ -1,0 +1,44 @@
+"""Pictures of a recorded run: deterministic SVG, charts, and one stepper widget.
+
+Owns: the names below; each is loaded on first use. Does not know: models, caches, torch.
+Importing this package loads neither torch nor plotly nor the widget packages.
+
+    ribbon(trace)      the tokens, and what became of each drafted one
+    kv_slots(trace)    the target's KV table, and its rollback
+    timeline(trace)    where the time went, beside plain decoding
+    still(trace)       all of it at one step
+    Stepper(trace)     all of it, step by step
+    charts             quantities: acceptance, speed, forward time, laws
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.viz.picture import Picture
+    from labkit.viz.stepper import Stepper
+    from labkit.viz.views import kv_slots, ribbon, still, timeline
+
+__all__ = ["Picture", "Stepper", "charts", "kv_slots", "ribbon", "still", "timeline"]
+
+_HOMES = {
+    "Picture": "picture",
+    "kv_slots": "views",
+    "ribbon": "views",
+    "still": "views",
+    "timeline": "views",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "charts":
+        return importlib.import_module("labkit.viz.charts")
+    if name == "Stepper":
+        return importlib.import_module("labkit.viz.loading").stepper_class()
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"labkit.viz.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,20 @@
+"""Which stepper this environment can show.
+
+Owns: the one place where the widget packages are first imported. Does not know: traces.
+Invariants: a missing package is named, and a static stepper takes its place.
+"""
+
+from functools import partial
+from typing import Any
+
+
+def stepper_class() -> Any:
+    """`Stepper` when anywidget and ipywidgets are there, else a `StillStepper` that names what
+    is missing."""
+    try:
+        from labkit.viz.stepper import Stepper
+    except ImportError as error:
+        from labkit.viz.stillness import StillStepper
+
+        return partial(StillStepper, missing=(error.name or "anywidget").partition(".")[0])
+    return Stepper

@@ -1,0 +1,34 @@
+"""A picture that shows itself in a notebook: drawing, words, or both, whatever the page can show.
+
+Owns: the three representations (text/html, image/svg+xml, text/plain). Does not know: traces.
+Invariants: ``repr(picture)`` is the sentence; the html holds drawing and sentence and no script.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.viz.svg import escape
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """svg: a whole SVG document. sentence: the same in words. note: a hint below, may be empty."""
+
+    svg: str
+    sentence: str
+    note: str = ""
+
+    @property
+    def html(self) -> str:
+        """The drawing with the sentence as its caption."""
+        note = f"<br><em>{escape(self.note)}</em>" if self.note else ""
+        return (
+            f'<figure style="margin:0">{self.svg}<figcaption style="font-size:1rem;'
+            f'line-height:1.5;max-width:60em">{escape(self.sentence)}{note}</figcaption></figure>'
+        )
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self.html, "image/svg+xml": self.svg, "text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        return self.sentence

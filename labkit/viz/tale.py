@@ -1,0 +1,103 @@
+"""What the live and the static stepper have in common: one trace, its states, its pictures.
+
+Owns: the checks of steps and grains, and what a reader without a browser sees.
+Does not know: widgets.
+Invariants: a step that does not exist is refused by name.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from labkit.errors import BadInput
+from labkit.trace import Trace
+from labkit.viz.board import WIDTHS, board
+from labkit.viz.film import pack
+from labkit.viz.picture import Picture
+from labkit.viz.sentences import plain_seconds, state_sentence
+from labkit.viz.states import Story
+
+Grain = Literal["round", "phase"]
+TITLE = "Speculative decoding, step by step"
+
+
+@dataclass(frozen=True, slots=True)
+class Tale:
+    """story; ar_seconds: pace of plain decoding or None; widths: page widths to draw for; title:
+    the heading."""
+
+    story: Story
+    ar_seconds: float | None
+    widths: tuple[int, ...]
+    title: str
+
+    @classmethod
+    def of(
+        cls, trace: Trace, *, compare: Trace | float | None, width: int | None, title: str | None
+    ) -> "Tale":
+        """See `labkit.viz.Stepper`."""
+        widths = WIDTHS if width is None else (width,)
+        return cls(Story.of(trace), plain_seconds(compare), widths, title or TITLE)
+
+    def check_step(self, step: int) -> int:
+        """``step``, or the one that a negative number counts from the end.
+
+        Raises:
+            BadInput: there is no such step.
+        """
+        count = len(self.story.states)
+        if not -count <= step < count:
+            raise BadInput(
+                "step",
+                expected=f"a number from 0 to {count - 1}",
+                got=repr(step),
+                next_step="ask stepper.steps how many there are",
+            )
+        return step % count
+
+    def step_of_round(self, number: int) -> int:
+        """The last step of round ``number``.
+
+        Raises:
+            BadInput: there is no such round.
+        """
+        if not 1 <= number <= len(self.story.rounds):
+            raise BadInput(
+                "round",
+                expected=f"a number from 1 to {len(self.story.rounds)}",
+                got=repr(number),
+                next_step="choose one of the recorded rounds",
+            )
+        return self.story.last_of_round(number).index
+
+    def film(self) -> str:
+        """Every step, drawn for every width."""
+        boards = [board(self.story, width=w, ar_seconds=self.ar_seconds) for w in self.widths]
+        return pack(self.story, boards, title=TITLE, label=self.title)
+
+    def picture(self, step: int, *, note: str = "") -> Picture:
+        """All panels at ``step``."""
+        state = self.story.states[self.check_step(step)]
+        drawn = board(self.story, width=self.widths[0], ar_seconds=self.ar_seconds).scene(state)
+        sentence = state_sentence(self.story, state)
+        return Picture(drawn.svg(title=TITLE, description=sentence), sentence, note)
+
+    def still(self, step: int, *, note: str = "") -> Picture:
+        """What stands on a page that cannot step: at step 0, where there is nothing to see yet,
+        the end of the run instead."""
+        return self.picture(step or -1, note=note)
+
+
+def check_grain(grain: str) -> str:
+    """``grain`` if it is one.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if grain not in get_args(Grain):
+        raise BadInput(
+            "grain",
+            expected=" or ".join(get_args(Grain)),
+            got=repr(grain),
+            next_step="choose one of the two",
+        )
+    return grain
