@@ -150,6 +150,9 @@ def bench(
     draft_length: Length = 4,
     draft: DraftName = None,
     draft_confidence: Confidence = 0.0,
+    detail: Annotated[
+        str, typer.Option(help="What to record: timing, summary or full.")
+    ] = "timing",
     batch_size: Annotated[int, typer.Option(help="Prompts per forward; 1 for now.")] = 1,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -168,6 +171,7 @@ def bench(
         "temperature": temperature,
         "seed": seed,
         "draft_length": draft_length,
+        "detail": detail,
     }
     DecodeConfig(**settings)
     if batch_size != 1:
@@ -196,9 +200,9 @@ def _print_table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """The rows as a Markdown table, conditions below."""
     typer.echo(
         "\n| method | tokens/s | × ar | mean accepted length | accepted / drafted "
-        "| outside forwards | same text as ar |"
+        "| outside forwards | recording | same text as ar |"
     )
-    typer.echo("|---|---|---|---|---|---|---|")
+    typer.echo("|---|---|---|---|---|---|---|---|")
     for r in rows:
         drafted = f"{r['accepted']} / {r['drafted']}" if r["drafted"] else "n/a"
         cells = (
@@ -208,6 +212,7 @@ def _print_table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             _number(r["mean_accepted_length"], "{:.2f}"),
             drafted,
             _number(r["outside_forwards"], "{:.1%}"),
+            _number(r["recording"], "{:.2%}"),
             "n/a" if r["same_as_ar"] is None else f"{r['same_as_ar']} of {r['prompts']}",
         )
         typer.echo("| " + " | ".join(cells) + " |")

@@ -16,10 +16,12 @@ import transformers
 
 import labkit
 from labkit.bench.prompts import Prompt
+from labkit.bench.recording import recording_seconds
 from labkit.config import check_method
 from labkit.errors import BadInput
 from labkit.lab.report import Row, row
 from labkit.lab.session import AVAILABLE, Lab
+from labkit.metrics import cost
 from labkit.trace import Trace
 
 BASELINE = "generate"  # transformers' own, on the same model object
@@ -31,14 +33,20 @@ Progress = Callable[[int, int, str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRow:
     """One method. speedup_vs_ar: speed over that of ``ar`` in this run, None without ``ar``.
-    same_as_ar: prompts whose text has the very tokens that ``ar`` gave."""
+    same_as_ar: prompts whose text has the very tokens that ``ar`` gave. recording: the cost of
+    building the run's events over its decoding time, None where nothing is recorded."""
 
     numbers: Row
     speedup_vs_ar: float | None
     same_as_ar: int | None
+    recording: float | None
 
     def to_json(self) -> dict[str, Any]:
-        rest = {"speedup_vs_ar": self.speedup_vs_ar, "same_as_ar": self.same_as_ar}
+        rest = {
+            "speedup_vs_ar": self.speedup_vs_ar,
+            "same_as_ar": self.same_as_ar,
+            "recording": self.recording,
+        }
         return asdict(self.numbers) | rest
 
 
@@ -163,12 +171,20 @@ def _pool(method: str, runs: dict[str, _Runs]) -> BenchRow:
             tokens_per_second=count / mine.seconds,
         )
     )
+    recording = (
+        sum(map(recording_seconds, mine.traces)) / cost(*mine.traces).decode
+        if mine.traces
+        else None
+    )
     if ar is None:
-        return BenchRow(numbers=numbers, speedup_vs_ar=None, same_as_ar=None)
+        return BenchRow(numbers=numbers, speedup_vs_ar=None, same_as_ar=None, recording=recording)
     ar_speed = sum(map(len, ar.tokens)) / ar.seconds
     same = sum(a == b for a, b in zip(mine.tokens, ar.tokens, strict=True))
     return BenchRow(
-        numbers=numbers, speedup_vs_ar=numbers.tokens_per_second / ar_speed, same_as_ar=same
+        numbers=numbers,
+        speedup_vs_ar=numbers.tokens_per_second / ar_speed,
+        same_as_ar=same,
+        recording=recording,
     )
 
 
