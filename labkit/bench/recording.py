@@ -37,5 +37,5 @@ def _build(kind: type[Event], values: dict[str, object]) -> Event:
         if isinstance(value, tuple) and value and isinstance(value[0], Trial):
             fresh[name] = tuple(Trial(t.node, t.p, t.q, t.u, t.accepted) for t in value)
         else:
-            fresh[name] = tuple(list(value)) if isinstance(value, tuple) else value
+            fresh[name] = (*value,) if isinstance(value, tuple) else value
     return kind(**fresh)  # type: ignore[arg-type]
