@@ -8,6 +8,7 @@ Invariants: a `DecodeConfig` that exists is valid; it never changes.
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 from labkit.errors import BadInput
@@ -54,6 +55,10 @@ class DecodeConfig:
     top: int = 8
 
     def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "draft_length", "top_k", "seed", "top"):
+            _check(_is_whole(getattr(self, name)), name, "a whole number", getattr(self, name))
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            _check(isinstance(getattr(self, name), Real), name, "a number", getattr(self, name))
         _check(self.max_new_tokens >= 1, "max_new_tokens", "1 or more", self.max_new_tokens)
         _check(self.draft_length >= 0, "draft_length", "0 or more", self.draft_length)
         _check(0 <= self.temperature < float("inf"), "temperature", "0 or more", self.temperature)
@@ -82,17 +87,16 @@ class DecodeConfig:
             "texts of at least one character",
             self.stop_strings,
         )
-        _check(all(i >= 0 for i in self.eos_ids), "eos", "token ids of 0 or more", self.eos)
+        given = self.eos
+        ids = _token_ids(given)
+        _check(ids is not None, "eos", "a token id or several, 0 or more", given)
+        # once and for all: an iterator could be read one time only
+        object.__setattr__(self, "eos", ids or None)
 
     @property
     def eos_ids(self) -> frozenset[int]:
         """`eos` as a set; a number, a list and a tensor of ids all mean the same."""
-        if self.eos is None:
-            return frozenset()
-        try:
-            return frozenset({operator.index(self.eos)})  # type: ignore[arg-type]
-        except TypeError:
-            return frozenset(operator.index(i) for i in self.eos)  # type: ignore[union-attr]
+        return frozenset(_token_ids(self.eos) or ())
 
 
 def check_method(method: str, *, available: Sequence[str] = METHODS) -> str:
@@ -105,6 +109,26 @@ def check_method(method: str, *, available: Sequence[str] = METHODS) -> str:
             next_step="choose a method from the list",
         )
     return method
+
+
+def _is_whole(value: object) -> bool:
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
+
+
+def _token_ids(given: int | Iterable[int] | None) -> tuple[int, ...] | None:
+    """The ids in ``given``; None when it holds something else."""
+    if given is None:
+        return ()
+    try:
+        ids = (given,) if _is_whole(given) else given
+        found = tuple(operator.index(i) for i in ids)  # type: ignore[union-attr, arg-type]
+    except TypeError:
+        return None
+    return found if all(i >= 0 for i in found) else None
 
 
 def _check(holds: bool, name: str, expected: str, got: object) -> None:
