@@ -3,7 +3,9 @@
 Owns: what a stored notebook contains: outputs and counts, no widget state, no timings, stable
 cell ids and the same bytes for the same outputs.
 Does not know: what the lessons say.
-Invariants: a lesson that fails leaves the notebook that was there as it was.
+Invariants: a lesson that fails leaves the notebook that was there as it was; sources hold no public
+address: a code cell tagged ``setup`` becomes the set-up cell, and ``{{badge}}`` in a Markdown cell
+the link that opens the lesson on Colab.
 
     python notebooks/build.py [--no-execute] [NAME ...]
 
@@ -21,6 +23,8 @@ import nbformat
 from nbconvert.preprocessors import ExecutePreprocessor
 from nbformat import NotebookNode
 
+from labkit.lab.setup import colab_badge, setup_cell
+
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT = 600  # seconds
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -35,6 +39,17 @@ def sources(names: list[str]) -> list[Path]:
 def target(source: Path) -> Path:
     """Where a source's notebook is stored: src/fr/x.py -> fr/x.ipynb."""
     return HERE / source.relative_to(HERE / "src").with_suffix(".ipynb")
+
+
+def fill_in(notebook: NotebookNode, path: Path) -> None:
+    """Put the set-up cell and the Colab link in their places."""
+    lang = path.parent.name if path.parent != HERE else "en"
+    badge = colab_badge(path.relative_to(HERE.parent).as_posix())
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "setup" in cell.metadata.get("tags", []):
+            cell.source = setup_cell(lang)
+        elif cell.cell_type == "markdown":
+            cell.source = cell.source.replace("{{badge}}", badge)
 
 
 def execute(notebook: NotebookNode, folder: Path) -> None:
@@ -60,6 +75,7 @@ def build(source: Path, *, run: bool) -> Path:
     """Build one lesson and return the notebook's path; nothing is written when a cell fails."""
     notebook = jupytext.read(source, fmt="py:percent")
     path = target(source)
+    fill_in(notebook, path)
     if run:
         execute(notebook, path.parent)
     tidy(notebook, source.stem)

