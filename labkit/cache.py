@@ -158,18 +158,20 @@ class SlotCache:
     """The slots of one sequence under a transformers model.
 
     Args:
-        config: the model's configuration.
+        model: the transformers model that will read and write it.
         device: where keys, values and masks live.
 
     Raises:
         UnsupportedModel: naming the first layer that cannot forget (recurrent, linear attention).
     """
 
-    def __init__(self, config: Any, *, device: torch.device) -> None:
-        text = config.get_text_config()
+    def __init__(self, model: Any, *, device: torch.device) -> None:
+        text = model.config.get_text_config()
         self.kinds = layer_kinds(text)
         self.window = getattr(text, "sliding_window", None)
         self.device = device
+        self._argument = _cache_argument(model)
+        self._additive_dtype = model.dtype if text._attn_implementation == "eager" else None
         self.table = SlotTable()
         self._plan = _Plan(torch.empty(0, dtype=torch.long), 0, 0, 0)
         self._layers = [_SlotLayer(self._plan) for _ in self.kinds]
@@ -212,6 +214,7 @@ class SlotCache:
         for kind in set(self.kinds):
             mask = full
             if kind == "sliding_attention":
+                assert self.window is not None
                 mask = full & (at[:, None] - self._positions[None, :extent] < self.window)
             masks[kind] = mask[None, None]
         return masks
@@ -233,13 +236,13 @@ class SlotCache:
         if gone:
             self._committed[torch.tensor(gone, device=self.device)] = False
 
-    def arguments(self, masks: dict[str, Tensor], model: Any) -> dict[str, Any]:
-        """The keyword arguments that hand cache and masks to ``model``'s forward."""
-        if model.config.get_text_config()._attn_implementation == "eager":
-            masks = {kind: _additive(mask, model.dtype) for kind, mask in masks.items()}
+    def arguments(self, masks: dict[str, Tensor]) -> dict[str, Any]:
+        """The keyword arguments that hand cache and masks to the model's forward."""
+        if self._additive_dtype is not None:
+            masks = {kind: _additive(mask, self._additive_dtype) for kind, mask in masks.items()}
         mixed = len(masks) > 1
         return {
-            cache_argument(model): self._cache,
+            self._argument: self._cache,
             "attention_mask": masks if mixed else next(iter(masks.values())),
             "use_cache": True,
         }
@@ -255,7 +258,7 @@ class SlotCache:
             )
 
 
-def cache_argument(model: Any) -> str:
+def _cache_argument(model: Any) -> str:
     """What ``model``'s forward calls its cache: renamed to ``cache`` in transformers 5.24."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 

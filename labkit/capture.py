@@ -36,7 +36,7 @@ def capture(
     Raises:
         BadInput: a path that the model does not have, or an edit without a label.
     """
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules()) if names else {}  # the walk costs more than a layer
     edit = dict(edit or {})
     for path in names.values():
         _known(path, modules, "module path", "look at model.named_modules()")

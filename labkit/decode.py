@@ -115,7 +115,8 @@ def speculate(
             next_step="build the target with the activations that the drafter needs",
         )
     warp = Warp.from_config(config, processors=processors)
-    run = _Run(target, drafter, tokens, config, warp, rng or TorchRng(config.seed), text, clock)
+    rng = rng or TorchRng(config.seed, ahead=target.device.type != "cpu")
+    run = _Run(target, drafter, tokens, config, warp, rng, text, clock)
     return run.events()
 
 

@@ -38,7 +38,7 @@ class ReplayRng(Rng):
     def pick(self, distribution: Tensor) -> Tensor:
         return torch.tensor(self._choose(distribution.tolist()), device=distribution.device)
 
-    def pick_ahead(self, distributions: Tensor) -> Tensor | None:
+    def pick_ahead(self, distributions: Callable[[], Tensor]) -> Tensor | None:
         return None
 
     def _choose(self, probabilities: list[float]) -> int:

@@ -19,6 +19,7 @@ from labkit.errors import BadInput
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """A transformers logits processor: (input_ids [1, L], scores [1, V]) -> scores [1, V]."""
+Prefix = Sequence[int] | Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +52,22 @@ class Warp:
         """Do the logits depend on the text, beyond the model itself?"""
         return bool(self.processors)
 
-    def __call__(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
+    def __call__(self, logits: Tensor, prefixes: Sequence[Prefix] | None = None) -> Tensor:
         """Distributions after each prefix.
 
         Args:
             logits: [n, V].
-            prefixes: n lists of token ids, the text up to and including the token whose logits
-                these are; needed only when there are processors.
+            prefixes: n lists (or tensors [L]) of token ids, the text up to and including the
+                token whose logits these are; needed only when there are processors.
 
         Returns:
-            [n, V], rows sum to 1; float32 at least.
+            [n, V], rows sum to 1; float32 at least. A row that leaves no token possible is NaN:
+            noticing it here would wait for the device, `verify` refuses it when it is needed.
 
         Raises:
-            BadInput: a processor returned another shape, or left no token possible.
+            BadInput: a processor returned another shape.
         """
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if self.processors:
-            logits = self._process(logits, prefixes)
+        logits = self._processed(logits, prefixes)
         if self.temperature == 0:
             best = logits.max(-1)
             return one_hot(best.indices, like=logits, mass=best.values * 0 + 1)  # NaN stays NaN
@@ -80,7 +80,15 @@ class Warp:
             p = _renormalise(p.masked_fill(p < self.min_p * p.amax(-1, keepdim=True), 0))
         return p
 
-    def _process(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None) -> Tensor:
+    def best(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
+        """[n], the likeliest token of each row of [n, V], after the processors."""
+        return self._processed(logits, prefixes).argmax(-1)
+
+    def _processed(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None) -> Tensor:
+        """float32 at least; ties of the model's own dtype stay ties."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if not self.processors:
+            return logits
         if prefixes is None or len(prefixes) != len(logits):
             raise BadInput(
                 "prefixes",
@@ -91,7 +99,7 @@ class Warp:
         rows = []
         for row, prefix in zip(logits, prefixes, strict=True):
             scores = row[None]
-            ids = torch.tensor([list(prefix)], dtype=torch.long, device=row.device)
+            ids = torch.as_tensor(prefix, dtype=torch.long, device=row.device)[None]
             for processor in self.processors:
                 scores = processor(ids, scores)
             rows.append(scores)
@@ -141,10 +149,11 @@ class Rng(ABC):
         """A token of ``distribution`` [V]: int64 scalar on its device, never waiting for it."""
 
     @abstractmethod
-    def pick_ahead(self, distributions: Tensor) -> Tensor | None:
-        """[m] tokens, one per row of [m, V], of which the caller will use exactly one.
+    def pick_ahead(self, distributions: Callable[[], Tensor]) -> Tensor | None:
+        """[m] tokens, one per row of ``distributions()`` [m, V], of which exactly one will be used.
 
-        One draw serves all rows. None when the row must be known first; then call `pick`.
+        One draw serves all rows. None, without asking for the rows, when the row had better be
+        known first; then call `pick`.
         """
 
 
@@ -153,24 +162,29 @@ class TorchRng(Rng):
 
     Args:
         seed: fixes all draws.
-        ahead: answer `pick_ahead` also on the CPU, where reading from the device is free.
+        ahead: answer `pick_ahead`: on a device, one draw over all rows saves waiting for it.
     """
 
     def __init__(self, seed: int, *, ahead: bool = False) -> None:
         self._generator = torch.Generator().manual_seed(seed)
         self._ahead = ahead
+        self._held: float | None = None  # drawn by `pick_ahead` for the `pick` that follows
+        self._drawn: float | None = None  # made by `pick_ahead`, to be used by the next `pick`
 
     def flip(self, probability: float) -> Flip:
         u = self._uniform()
         return Flip(u < probability, u)
 
     def pick(self, distribution: Tensor) -> Tensor:
-        return _inverse_cdf(distribution[None], self._uniform())[0]
+        u, self._held = self._held, None
+        return _inverse_cdf(distribution[None], self._uniform() if u is None else u)[0]
 
-    def pick_ahead(self, distributions: Tensor) -> Tensor | None:
-        if distributions.device.type == "cpu" and not self._ahead:
-            return None
-        return _inverse_cdf(distributions, self._uniform())
+    def pick_ahead(self, distributions: Callable[[], Tensor]) -> Tensor | None:
+        u = self._uniform()  # drawn here in both cases, so that a seed means one text everywhere
+        if self._ahead:
+            return _inverse_cdf(distributions(), u)
+        self._held = u
+        return None
 
     def _uniform(self) -> float:
         return float(torch.rand((), dtype=torch.float64, generator=self._generator))

@@ -70,7 +70,7 @@ class Target:
         self._clock = clock
         self.run = 0  # counts prefills, so that an abandoned run can notice
         self._device = next(model.parameters()).device
-        self._cache = SlotCache(model.config, device=self._device)
+        self._cache = SlotCache(model, device=self._device)
         self._slots: tuple[int, ...] = ()
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._paths = _activation_paths(model, self.needs)
@@ -175,7 +175,7 @@ class Target:
             out = self.model(
                 input_ids=ids,
                 position_ids=torch.tensor([positions], device=self._device),
-                **self._cache.arguments(masks, self.model),
+                **self._cache.arguments(masks),
                 **keep,
             )
         self.forward_seconds += self._clock() - start

@@ -55,9 +55,9 @@ def verify(draft: Draft, p: Tensor, rng: Rng) -> Verdict:
         BadInput: p is not a distribution (NaN), or q gives a drafted token no mass.
     """
     children = draft.tree.children
-    table = _judge(draft, p, children)
-    ahead = rng.pick_ahead(table.finals)
-    numbers = [table.p, table.q] if ahead is None else [table.p, table.q, ahead.double()]
+    masses = _masses(draft, p, children)
+    ahead = rng.pick_ahead(lambda: torch.stack([_rest(draft, p, i) for i in range(len(p))]))
+    numbers = [*masses] if ahead is None else [*masses, ahead.double()]
     read = torch.stack(numbers).tolist()  # the round's one read from the device
     _check(read[0], read[1])
 
@@ -66,7 +66,7 @@ def verify(draft: Draft, p: Tensor, rng: Rng) -> Verdict:
     while (chosen := _try_children(children[node], read, rng, trials)) is not None:
         node = chosen
         path.append(node)
-    last = table.finals[node]
+    last = _rest(draft, p, node)
     token = int(rng.pick(last)) if ahead is None else int(read[2][node])
     return Verdict(tuple(path), token, tuple(trials), last)
 
@@ -103,24 +103,19 @@ def _check(p: list[float], q: list[float]) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """p: [n], mass of node i's token when it is tried (earlier siblings rejected; for the root,
-    the mass of all rows, to notice NaN); q: [n], the mass it was drawn with; finals: [n, V], what
-    to draw from if the walk stops at node i."""
+def _masses(
+    draft: Draft, p: Tensor, children: tuple[tuple[int, ...], ...]
+) -> tuple[Tensor, Tensor]:
+    """What every accept test can need, computed on the device without waiting for it.
 
-    p: Tensor
-    q: Tensor
-    finals: Tensor
-
-
-def _judge(draft: Draft, p: Tensor, children: tuple[tuple[int, ...], ...]) -> _Table:
-    """All that the walk can need, computed on the device without waiting for it."""
+    Returns:
+        [n]: the target's mass on node i's token when it is tried, its earlier siblings rejected
+        (for the root, the mass of all rows, to notice NaN); [n]: the mass it was drawn with.
+    """
     tokens = draft.tree.tokens
     p_x = torch.zeros(len(tokens), dtype=torch.float64, device=p.device)
-    p_x[0] = p.sum()
     q_x = torch.ones_like(p_x)
-    finals = []
+    p_x[0] = p.sum()
     for node, below in enumerate(children):
         rest = p[node]
         for child in below:
@@ -128,9 +123,17 @@ def _judge(draft: Draft, p: Tensor, children: tuple[tuple[int, ...], ...]) -> _T
             p_x[child] = rest[tokens[child]]
             if q is not None:
                 q_x[child] = q[tokens[child]]
-            rest = residual(rest, q, tokens[child])
-        finals.append(rest)
-    return _Table(p_x, q_x, torch.stack(finals))
+            if child != below[-1]:
+                rest = residual(rest, q, tokens[child])
+    return p_x, q_x
+
+
+def _rest(draft: Draft, p: Tensor, node: int) -> Tensor:
+    """[V], what to draw from when the walk stops at ``node``: p without its rejected children."""
+    rest = p[node]
+    for child in draft.tree.children[node]:
+        rest = residual(rest, draft.q[child], draft.tree.tokens[child])
+    return rest
 
 
 def residual(p: Tensor, q: Tensor | None, token: int) -> Tensor:

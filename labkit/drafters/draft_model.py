@@ -126,9 +126,12 @@ class DraftModel(Drafter):
                     break
             logits = self._spread(raw)
             prefix = [[*tokens, *(int(t) for t in drawn)]] if warp.needs_prefix else None
-            q = warp(logits, prefix)[0]
-            drawn.append(q.argmax() if warp.temperature == 0 else rng.pick(q))
-            qs.append(None if warp.temperature == 0 else q)
+            if warp.temperature == 0:
+                drawn.append(warp.best(logits, prefix)[0])
+                qs.append(None)
+            else:
+                qs.append(q := warp(logits, prefix)[0])
+                drawn.append(rng.pick(q))
             rows.append(logits[0])
         guess = torch.stack(drawn).tolist() if drawn else []  # the round's read of the draft
         self._cached = [*tokens, *guess][: self._lm.length]
