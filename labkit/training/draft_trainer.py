@@ -1,0 +1,254 @@
+"""One draft model in training: batches in, updates, and everything needed to go on later.
+
+Owns: initialisation from target layers, the loss, the optimiser, the file of an interrupted run.
+Does not know: how long training lasts, clocks, where the finished weights go.
+Invariants: on a CPU, equal rows, recipe, seed and learning-rate shares give equal weights bit for
+bit, with or without ``save`` and ``load`` in between.
+
+The replies are the target's own greedy text, so cross-entropy on their tokens is distillation to
+the target's most likely token; no forward of the target is needed.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labkit.errors import BadCheckpoint, BadInput
+from labkit.heads.draft_checkpoint import build_draft, stored_parameters
+from labkit.training.acceptance import Acceptance, replay_chains
+from labkit.training.data import (
+    IGNORED,
+    Batch,
+    Row,
+    collate,
+    epoch_batches,
+    frequent_ids,
+    split,
+)
+
+
+@dataclass(frozen=True)
+class DraftRecipe:
+    """What is trained, and how; the defaults made the draft model that ships.
+
+    Attributes:
+        layers: target layers that the draft's layers start from.
+        draft_vocab_size: output words, the commonest in the replies.
+        batch_tokens: padded tokens per step, or one longer row. Small: many updates learn more from
+            the same text than few large ones.
+        learning_rate: its peak; it rises over ``warmup_steps`` and falls along a cosine to 0.
+        held_out: share of the rows that is measured on and never trained on.
+        draft_length: drafts per round in the reported acceptance.
+        seconds_between_checkpoints: also between measurements.
+    """
+
+    layers: tuple[int, ...] = (0, 1)
+    draft_vocab_size: int = 8192
+    batch_tokens: int = 320
+    learning_rate: float = 1e-3
+    warmup_steps: int = 100
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    held_out: float = 0.02
+    draft_length: int = 3
+    seconds_between_checkpoints: float = 300.0
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far training has come. Stored as it is, so that it can be taken up again.
+
+    ``loss`` is a running mean over about fifty steps; ``seconds`` excludes interruptions.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    loss: float = 0.0
+    best: float = 0.0
+
+
+class DraftTrainer:
+    """The draft model in training: one call, one step.
+
+    Args:
+        target_model: gives the first weights, the embedding and the output rows; unchanged.
+        rows: all rows; the held-out ones are put aside here.
+    """
+
+    def __init__(
+        self, target_model: Any, rows: tuple[Row, ...], *, recipe: DraftRecipe, seed: int
+    ) -> None:
+        self.recipe, self.seed = recipe, seed
+        self.device = target_model.get_input_embeddings().weight.device
+        self.rows = split(rows, held_out=recipe.held_out)
+        self._check_rows(len(rows))
+        self.vocab_ids = frequent_ids(self.rows.train, size=recipe.draft_vocab_size)
+        words = torch.full((target_model.config.vocab_size,), IGNORED, dtype=torch.int64)
+        words[self.vocab_ids] = torch.arange(len(self.vocab_ids))
+        self._draft_id = words.to(self.device)
+        self.model = build_draft(
+            target_model,
+            self.vocab_ids,
+            layers=len(recipe.layers),
+            dtype=torch.float32,
+            device=self.device,
+        )
+        source = target_model.model
+        for layer, index in zip(self.model.model.layers, recipe.layers, strict=True):
+            layer.load_state_dict(source.layers[index].state_dict())
+        self.model.model.norm.load_state_dict(source.norm.state_dict())
+        self.trained = stored_parameters(self.model)
+        self._optimiser = self._make_optimiser()
+        self.at = Position()
+        self._batches = self._epoch(0)
+
+    def _check_rows(self, found: int) -> None:
+        if not self.rows.train or (self.recipe.held_out > 0 and not self.rows.held_out):
+            raise BadInput(
+                "training data",
+                expected=f"enough rows to hold out {self.recipe.held_out:.0%} and train on others",
+                got=f"{found} rows, {len(self.rows.held_out)} of them held out",
+                next_step="write more rows with `labkit selfgen`",
+            )
+
+    def _make_optimiser(self) -> torch.optim.Optimizer:
+        # norm weights are scales around one: decay would pull them to zero
+        matrices = [p for p in self.trained.values() if p.ndim > 1]
+        scales = [p for p in self.trained.values() if p.ndim < 2]
+        groups = [
+            {"params": matrices, "weight_decay": self.recipe.weight_decay},
+            {"params": scales, "weight_decay": 0.0},
+        ]
+        rate = self.recipe.learning_rate
+        return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True)
+
+    def _epoch(self, number: int) -> list[list[Row]]:
+        size = self.recipe.batch_tokens
+        return epoch_batches(self.rows.train, batch_tokens=size, seed=self.seed, epoch=number)
+
+    def epochs(self) -> float:
+        """Passes over the training rows, with the fraction."""
+        return self.at.epoch + self.at.batch / len(self._batches)
+
+    def step(self, share_done: float) -> None:
+        """One update. ``share_done`` from 0 to 1 sets the learning rate on its cosine."""
+        at, recipe = self.at, self.recipe
+        warm = min(1.0, (at.step + 1) / recipe.warmup_steps)
+        for group in self._optimiser.param_groups:
+            group["lr"] = recipe.learning_rate * warm * (0.5 + 0.5 * math.cos(math.pi * share_done))
+        batch = collate(self._batches[at.batch], device=self.device)
+        loss = self._loss(batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(list(self.trained.values()), recipe.clip_norm)
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        now = float(loss.detach())
+        ended = at.batch + 1 == len(self._batches)
+        self.at = Position(
+            step=at.step + 1,
+            epoch=at.epoch + ended,
+            batch=0 if ended else at.batch + 1,
+            tokens=at.tokens + batch.tokens.numel(),
+            seconds=at.seconds,
+            loss=now if at.step == 0 else 0.98 * at.loss + 0.02 * now,
+            best=at.best,
+        )
+        if ended:
+            self._batches = self._epoch(self.at.epoch)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """Mean cross-entropy over reply tokens that the draft has a word for."""
+        hidden = self.model.model(batch.tokens, use_cache=False).last_hidden_state
+        target_ids = batch.targets.clamp(min=0)
+        targets = torch.where(batch.targets >= 0, self._draft_id[target_ids], IGNORED)
+        counted = targets >= 0
+        # the head runs only where it is scored: it is a third of the arithmetic
+        logits = self.model.lm_head(hidden[counted])
+        total = F.cross_entropy(logits, targets[counted], reduction="sum")
+        # a batch may hold no such token at all; the mean of nothing would be NaN
+        return total / counted.sum().clamp(min=1)
+
+    @torch.no_grad()
+    def measure(self) -> Acceptance:
+        """Acceptance on the held-out rows; words outside the draft vocabulary count as wrong."""
+        hits: list[list[bool]] = []
+        vocab_ids = self.vocab_ids.to(self.device)
+        rows = sorted(self.rows.held_out, key=len)
+        for start in range(0, len(rows), 4):
+            batch = collate(rows[start : start + 4], device=self.device)
+            hidden = self.model.model(batch.tokens, use_cache=False).last_hidden_state
+            for states, targets in zip(hidden, batch.targets, strict=True):
+                there = targets >= 0
+                guesses = vocab_ids[self.model.lm_head(states[there]).argmax(-1)]
+                hits.append((guesses == targets[there]).tolist())
+        return replay_chains(hits, depth=self.recipe.draft_length)
+
+    def save(self, path: Path, *, origin: dict[str, Any]) -> None:
+        """Write weights, optimiser state and position to one file, whole or not at all."""
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self.trained.items():
+            tensors[name] = parameter.detach()
+            for key, value in self._optimiser.state[parameter].items():
+                tensors[f"{name}#{key}"] = value
+        state = json.dumps({"origin": origin, "at": asdict(self.at)})
+        part = path.with_name(path.name + ".part")
+        save_file(tensors, part, metadata={"state": state})
+        os.replace(part, path)
+
+    def load(self, path: Path, *, origin: dict[str, Any]) -> None:
+        """Take up what ``save`` wrote.
+
+        Raises:
+            BadInput: it was written by a run with other data, seed or recipe.
+            BadCheckpoint: it cannot be read.
+        """
+        try:
+            with safe_open(path, "pt") as file:
+                state = json.loads(file.metadata()["state"])
+                _check_origin(path, state["origin"], origin)
+                if state["at"]["step"]:
+                    self._restore(file.get_tensor)
+        except BadInput:
+            raise
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise BadCheckpoint(
+                f"interrupted training {path}",
+                expected="a file that labkit wrote",
+                got=str(error),
+                next_step="delete the folder and train again",
+            ) from error
+        self.at = Position(**state["at"])
+        self._batches = self._epoch(self.at.epoch)
+
+    def _restore(self, read: Callable[[str], Tensor]) -> None:
+        for name, parameter in self.trained.items():
+            with torch.no_grad():
+                parameter.copy_(read(name))
+            self._optimiser.state[parameter] = {
+                key: read(f"{name}#{key}").to(parameter.device)
+                for key in ("step", "exp_avg", "exp_avg_sq")
+            }
+
+
+def _check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    for key, value in now.items():
+        if before.get(key) != value:
+            raise BadInput(
+                f"interrupted training {path}",
+                expected=f"{key} {before.get(key)} as before",
+                got=str(value),
+                next_step="repeat the first call's settings, or choose another --out",
+            )

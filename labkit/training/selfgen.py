@@ -1,0 +1,285 @@
+"""Let the target write its own training text: ``labkit selfgen``.
+
+Owns: how user turns come about, the file of rows, interruption.
+Does not know: training, draft models.
+Invariants: batch number b is a function of the model, the settings, the seed and b alone; the file
+holds whole batches in order, so a run that was interrupted any number of times ends with the same
+bytes as one that was not.
+
+A user turn is sampled from the model inside its own chat template, either from nothing or from one
+of our openings. The reply is greedy: it is what a draft model has to guess.
+"""
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.devices import is_gpu
+from labkit.errors import BadInput
+from labkit.heads.draft_checkpoint import target_fingerprint
+from labkit.training.openings import OPENINGS
+
+# (what is being done, units done, units in total)
+Progress = Callable[[str, int, int], None]
+_MARK = "\u241fuser turn\u241f"
+
+
+@dataclass(frozen=True)
+class SelfgenSettings:
+    """How text is written.
+
+    Attributes:
+        batch_rows: conversations per batch.
+        bare_share: share of user turns that start from nothing; the others take an opening.
+        user_tokens: longest user turn, in sampled tokens.
+        reply_tokens: longest reply.
+        temperature, top_p: of user turns. Replies are greedy.
+    """
+
+    batch_rows: int = 16
+    bare_share: float = 0.3
+    user_tokens: int = 64
+    reply_tokens: int = 256
+    temperature: float = 1.0
+    top_p: float = 0.9
+
+
+@dataclass(frozen=True)
+class SelfgenReport:
+    """What the file holds at the end: rows, and the tokens of their replies."""
+
+    out: Path
+    rows: int
+    reply_tokens: int
+
+
+def selfgen(
+    model: Any,
+    tokenizer: Any,
+    *,
+    tokens: int,
+    out: Path | str,
+    seed: int = 0,
+    settings: SelfgenSettings | None = None,
+    openings: Sequence[str] = OPENINGS,
+    progress: Progress | None = None,
+) -> SelfgenReport:
+    """Write conversations until their replies hold at least ``tokens`` tokens.
+
+    A file that an interrupted call left is continued. Each line is one row: ``p`` and ``r`` are
+    the token ids of prompt (chat template included) and reply, ``kind`` is ``bare`` or
+    ``steered``, and ``run`` names model, settings and seed.
+
+    Args:
+        model: HF causal LM with ``generate``; its device and dtype are used as they are.
+        tokenizer: its HF tokenizer, with a chat template.
+        tokens: goal for the whole file, in reply tokens.
+        out: a ``.jsonl`` file, new or left by an interrupted call.
+
+    Raises:
+        BadInput: impossible settings, a tokenizer without chat template, or a file that another
+            run wrote. Nothing has been written then.
+    """
+    settings, out = settings or SelfgenSettings(), Path(out)
+    _check(tokens, out, settings)
+    writer = _Writer(model, tokenizer, seed, settings, tuple(openings))
+    found = _whole_batches(out, run=writer.run, batch_rows=settings.batch_rows)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rows, done = found.rows, found.reply_tokens
+    with out.open("ab") as file:
+        file.truncate(found.size)
+        while done < tokens:
+            batch = writer.batch(rows // settings.batch_rows)
+            file.write(b"".join(json.dumps(row).encode() + b"\n" for row in batch))
+            file.flush()
+            rows += len(batch)
+            done += sum(len(row["r"]) for row in batch)
+            if progress is not None:
+                progress("the model writes its own training text", min(done, tokens), tokens)
+        os.fsync(file.fileno())
+    return SelfgenReport(out=out, rows=rows, reply_tokens=done)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The usable beginning of a file: whole batches of whole rows."""
+
+    size: int
+    rows: int
+    reply_tokens: int
+
+
+def _whole_batches(out: Path, *, run: str, batch_rows: int) -> _Found:
+    if not out.exists():
+        return _Found(0, 0, 0)
+    lines = out.read_bytes().split(b"\n")[:-1]  # the last piece is empty, or a torn row
+    size = reply_tokens = 0
+    whole = len(lines) - len(lines) % batch_rows
+    for number, line in enumerate(lines, start=1):
+        length = _reply_length(line, where=f"{out}, line {number}", run=run)
+        if number <= whole:
+            size += len(line) + 1
+            reply_tokens += length
+    if not lines and out.stat().st_size > 0:
+        _reply_length(out.read_bytes(), where=f"{out}, line 1", run=run)
+    return _Found(size, whole, reply_tokens)
+
+
+def _reply_length(line: bytes, *, where: str, run: str) -> int:
+    try:
+        row = json.loads(line)
+        found, length = row["run"], len(row["r"])
+    except (ValueError, KeyError, TypeError):
+        found, length = "something else", 0
+    if found != run:
+        raise BadInput(
+            where,
+            expected=f"a row of this run ({run})",
+            got=str(found),
+            next_step="repeat the first call's model, seed and settings, or name a new file",
+        )
+    return length
+
+
+class _Writer:
+    """Makes batch number b from nothing but what it was built with."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        seed: int,
+        settings: SelfgenSettings,
+        openings: tuple[str, ...],
+    ) -> None:
+        self._model, self._tokenizer = model, tokenizer
+        self._seed, self._settings, self._openings = seed, settings, openings
+        self._before = _template_before_user(tokenizer)
+        recipe = json.dumps([asdict(settings), openings, target_fingerprint(model)])
+        self.run = f"seed {seed}, {hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+    def batch(self, number: int) -> list[dict[str, Any]]:
+        """Rows ``number * batch_rows`` and following, as they go into the file."""
+        settings = self._settings
+        rng = random.Random(f"{self._seed}/{number}")
+        starts = [
+            "" if rng.random() < settings.bare_share else rng.choice(self._openings)
+            for _ in range(settings.batch_rows)
+        ]
+        turns = self._user_turns(starts, seed=rng.getrandbits(63))
+        prompts = [self._prompt(turn) for turn in turns]
+        replies = self._generate(prompts, new_tokens=settings.reply_tokens, do_sample=False)
+        return [
+            {"p": p, "r": r, "kind": "steered" if start else "bare", "run": self.run}
+            for p, r, start in zip(prompts, replies, starts, strict=True)
+        ]
+
+    def _user_turns(self, starts: Sequence[str], *, seed: int) -> list[str]:
+        settings, encode = self._settings, self._tokenizer.encode
+        prompts = [encode(self._before + start, add_special_tokens=False) for start in starts]
+        device = self._model.device
+        # `generate` draws from torch's global state, so that state is borrowed and given back
+        with torch.random.fork_rng(devices=[device] if is_gpu(device) else []):
+            torch.manual_seed(seed)
+            ends = self._generate(
+                prompts,
+                new_tokens=settings.user_tokens,
+                do_sample=True,
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                top_k=0,
+                min_new_tokens=2,
+            )
+        decode = self._tokenizer.decode
+        texts = [
+            start + decode(end, skip_special_tokens=True)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        # the model may sample nothing but blanks; a row is due all the same
+        return [text.strip() or self._openings[0] for text in texts]
+
+    def _prompt(self, turn: str) -> list[int]:
+        text = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": turn}], add_generation_prompt=True, tokenize=False
+        )
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    @torch.no_grad()
+    def _generate(
+        self, prompts: Sequence[list[int]], *, new_tokens: int, **sampling: Any
+    ) -> list[list[int]]:
+        """Continue each prompt; the end token is kept, what follows it is cut."""
+        ends = _end_ids(self._model, self._tokenizer)
+        width = max(map(len, prompts))
+        tokens = torch.full((len(prompts), width), ends[0], dtype=torch.int64)
+        mask = torch.zeros_like(tokens)
+        for index, prompt in enumerate(prompts):  # padded on the left: all replies start together
+            tokens[index, width - len(prompt) :] = torch.tensor(prompt)
+            mask[index, width - len(prompt) :] = 1
+        device = self._model.device
+        produced: Tensor = self._model.generate(
+            input_ids=tokens.to(device),
+            attention_mask=mask.to(device),
+            max_new_tokens=new_tokens,
+            eos_token_id=list(ends),
+            pad_token_id=ends[0],
+            **sampling,
+        )
+        return [_up_to_end(row, ends) for row in produced[:, width:].tolist()]
+
+
+def _up_to_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
+    for index, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: index + 1]
+    return tokens
+
+
+def _end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Ids that end a turn: the model's generation settings, else the tokenizer's."""
+    named = model.generation_config.eos_token_id
+    ids = named if isinstance(named, list) else [named]
+    known = tuple(i for i in (*ids, tokenizer.eos_token_id) if i is not None)
+    return tuple(dict.fromkeys(known))
+
+
+def _template_before_user(tokenizer: Any) -> str:
+    """The chat template's text up to where the user speaks."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise BadInput(
+            "model for selfgen",
+            expected="a tokenizer with a chat template",
+            got="none",
+            next_step="choose an instruction-tuned model",
+        )
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": _MARK}], add_generation_prompt=True, tokenize=False
+    )
+    return str(text).split(_MARK)[0]
+
+
+def _check(tokens: int, out: Path, settings: SelfgenSettings) -> None:
+    checks = (
+        ("tokens", tokens, "at least 1", tokens >= 1),
+        ("batch_rows", settings.batch_rows, "at least 1", settings.batch_rows >= 1),
+        ("bare_share", settings.bare_share, "0 to 1", 0 <= settings.bare_share <= 1),
+        ("user_tokens", settings.user_tokens, "at least 2", settings.user_tokens >= 2),
+        ("reply_tokens", settings.reply_tokens, "at least 1", settings.reply_tokens >= 1),
+        ("temperature", settings.temperature, "above 0", settings.temperature > 0),
+        ("top_p", settings.top_p, "above 0, at most 1", 0 < settings.top_p <= 1),
+        ("out", out, "a name that ends in .jsonl", out.suffix == ".jsonl"),
+        ("out", out, "a file, not a folder", not out.is_dir()),
+    )
+    for name, value, expected, holds in checks:
+        if not holds:
+            raise BadInput(
+                name, expected=expected, got=str(value), next_step=f"choose another {name}"
+            )

@@ -1,0 +1,188 @@
+"""Self-generated text: the file is the same however often writing it was interrupted."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from labkit.errors import BadInput
+from labkit.toy import tiny
+from labkit.training.data import read_rows
+from labkit.training.openings import OPENINGS
+from labkit.training.selfgen import SelfgenSettings, selfgen
+
+SETTINGS = SelfgenSettings(batch_rows=4, bare_share=0.5, user_tokens=6, reply_tokens=10)
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """One token per byte, and two marks."""
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {s: i for i, s in enumerate(["<s>", "</s>", *symbols])}
+    plain = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>", eos_token="</s>")
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return tiny("llama", seed=5, vocab_size=len(tokenizer))
+
+
+def write(model, tokenizer, out, **changes):
+    settings = {"tokens": 150, "seed": 1, "settings": SETTINGS} | changes
+    return selfgen(model, tokenizer, out=out, **settings)
+
+
+def test_rows_are_whole_conversations_and_reach_the_goal(tmp_path, model, tokenizer):
+    out = tmp_path / "a.jsonl"
+    report = write(model, tokenizer, out)
+    rows = read_rows(out, vocab_size=len(tokenizer))
+    assert report.rows == len(rows)
+    assert report.reply_tokens == sum(len(row.reply) for row in rows) >= 150
+    # one batch less would not have been enough
+    assert sum(len(row.reply) for row in rows[: -SETTINGS.batch_rows]) < 150
+    for row in rows:
+        text = tokenizer.decode(row.prompt)
+        assert text.startswith("<s>user\n")
+        assert text.endswith("</s>\n<s>assistant\n")
+        assert len(row.reply) <= 10
+        assert tokenizer.eos_token_id not in row.reply[:-1]
+    kinds = [json.loads(line)["kind"] for line in out.read_text().splitlines()]
+    assert set(kinds) == {"bare", "steered"}
+    for kind, row in zip(kinds, rows, strict=True):
+        turn = tokenizer.decode(row.prompt).removeprefix("<s>user\n")
+        opened = any(turn.startswith(opening.strip()) for opening in OPENINGS)
+        assert opened or kind == "bare"
+
+
+def test_the_reply_is_greedy(tmp_path, model, tokenizer):
+    out = tmp_path / "a.jsonl"
+    write(model, tokenizer, out)
+    for row in read_rows(out, vocab_size=len(tokenizer))[:6]:
+        text = list(row.prompt)
+        for token in row.reply:  # slow: one full forward per token, no padding, no cache
+            assert int(model(torch.tensor([text])).logits[0, -1].argmax()) == token
+            text.append(token)
+
+
+@pytest.mark.parametrize("cut", [1, 37, 400, 900])
+def test_an_interrupted_file_ends_with_the_same_bytes(tmp_path, model, tokenizer, cut):
+    whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
+    write(model, tokenizer, whole)
+    content = whole.read_bytes()
+    for size in (len(content) - cut, cut):
+        torn.write_bytes(content[:size])
+        # a first line that is not whole cannot be told from somebody else's file
+        if b"\n" not in content[:size]:
+            with pytest.raises(BadInput):
+                write(model, tokenizer, torn)
+            assert torn.read_bytes() == content[:size]
+            continue
+        write(model, tokenizer, torn)
+        assert torn.read_bytes() == content
+
+
+def test_a_longer_goal_continues_the_same_stream(tmp_path, model, tokenizer):
+    short, long = tmp_path / "short.jsonl", tmp_path / "long.jsonl"
+    write(model, tokenizer, short, tokens=60)
+    write(model, tokenizer, long, tokens=200)
+    assert long.read_bytes().startswith(short.read_bytes())
+    assert len(long.read_bytes()) > len(short.read_bytes())
+    write(model, tokenizer, short, tokens=200)
+    assert short.read_bytes() == long.read_bytes()
+    before = long.read_bytes()
+    report = write(model, tokenizer, long, tokens=100)
+    assert long.read_bytes() == before
+    assert report.reply_tokens >= 200
+
+
+def test_seeds_write_different_texts(tmp_path, model, tokenizer):
+    texts = []
+    for seed in (1, 1, 2):
+        out = tmp_path / f"{len(texts)}.jsonl"
+        write(model, tokenizer, out, seed=seed)
+        texts.append([row.prompt for row in read_rows(out, vocab_size=len(tokenizer))])
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
+
+
+def test_torchs_own_random_state_is_given_back(tmp_path, model, tokenizer):
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    write(model, tokenizer, tmp_path / "a.jsonl")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_another_runs_file_is_refused_and_left_alone(tmp_path, model, tokenizer):
+    out = tmp_path / "a.jsonl"
+    write(model, tokenizer, out)
+    before = out.read_bytes()
+    other = tiny("llama", seed=6, vocab_size=len(tokenizer))
+    for changes in ({"seed": 2}, {"settings": replace(SETTINGS, reply_tokens=9)}):
+        with pytest.raises(BadInput, match="line 1"):
+            write(model, tokenizer, out, tokens=500, **changes)
+    with pytest.raises(BadInput, match="line 1"):
+        write(other, tokenizer, out, tokens=500)
+    out.write_text('{"p": [1], "r": [2]}\n')
+    with pytest.raises(BadInput, match="something else"):
+        write(model, tokenizer, out)
+    assert out.read_text() == '{"p": [1], "r": [2]}\n'
+    out.write_bytes(before)
+    write(model, tokenizer, out)  # control: its own settings are accepted
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tokens": 0}, "tokens: expected at least 1"),
+        ({"settings": replace(SETTINGS, batch_rows=0)}, "batch_rows"),
+        ({"settings": replace(SETTINGS, bare_share=1.5)}, "bare_share"),
+        ({"settings": replace(SETTINGS, reply_tokens=0)}, "reply_tokens"),
+        ({"settings": replace(SETTINGS, temperature=0.0)}, "temperature"),
+        ({"settings": replace(SETTINGS, top_p=0.0)}, "top_p"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(
+    tmp_path, model, tokenizer, changes, words
+):
+    with pytest.raises(BadInput) as caught:
+        write(model, tokenizer, tmp_path / "new" / "a.jsonl", **changes)
+    assert words in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_bad_files_and_tokenizers_are_refused(tmp_path, model, tokenizer):
+    with pytest.raises(BadInput, match=r"\.jsonl"):
+        write(model, tokenizer, tmp_path / "a.jsonl.gz")
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(BadInput, match="folder"):
+        write(model, tokenizer, tmp_path / "folder.jsonl")
+    silent = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    with pytest.raises(BadInput, match="chat template"):
+        write(model, silent, tmp_path / "a.jsonl")
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_progress_ends_at_the_goal(tmp_path, model, tokenizer):
+    told = []
+    write(
+        model,
+        tokenizer,
+        tmp_path / "a.jsonl",
+        progress=lambda what, done, total: told.append((done, total)),
+    )
+    done = [d for d, _ in told]
+    assert done == sorted(done)
+    assert told[-1] == (150, 150)
