@@ -80,11 +80,11 @@ class Warp:
             p = _renormalise(p.masked_fill(p < self.min_p * p.amax(-1, keepdim=True), 0))
         return p
 
-    def best(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
+    def best(self, logits: Tensor, prefixes: Sequence[Prefix] | None = None) -> Tensor:
         """[n], the likeliest token of each row of [n, V], after the processors."""
         return self._processed(logits, prefixes).argmax(-1)
 
-    def _processed(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None) -> Tensor:
+    def _processed(self, logits: Tensor, prefixes: Sequence[Prefix] | None) -> Tensor:
         """float32 at least; ties of the model's own dtype stay ties."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if not self.processors:
@@ -169,7 +169,6 @@ class TorchRng(Rng):
         self._generator = torch.Generator().manual_seed(seed)
         self._ahead = ahead
         self._held: float | None = None  # drawn by `pick_ahead` for the `pick` that follows
-        self._drawn: float | None = None  # made by `pick_ahead`, to be used by the next `pick`
 
     def flip(self, probability: float) -> Flip:
         u = self._uniform()

@@ -12,7 +12,6 @@ Invariants: the law of the tokens it commits is the target's own, whatever the d
                 no child is left:   draw the next token from p
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -52,22 +51,26 @@ def verify(draft: Draft, p: Tensor, rng: Rng) -> Verdict:
         rng: source of every draw. On a device, one read brings all that is needed.
 
     Raises:
-        BadInput: p is not a distribution (NaN), or q gives a drafted token no mass.
+        BadInput: p at a node of the path is no distribution (NaN, or no token possible), or q
+            gives a drafted token no mass.
     """
     children = draft.tree.children
     masses = _masses(draft, p, children)
     ahead = rng.pick_ahead(lambda: torch.stack([_rest(draft, p, i) for i in range(len(p))]))
-    numbers = [*masses] if ahead is None else [*masses, ahead.double()]
+    numbers = [*masses, p.sum(-1).double()]
+    if ahead is not None:
+        numbers.append(ahead.double())
     read = torch.stack(numbers).tolist()  # the round's one read from the device
-    _check(read[0], read[1])
 
     node, path = 0, [0]
     trials: list[Trial] = []
+    _check_p(node, read[2][node])
     while (chosen := _try_children(children[node], read, rng, trials)) is not None:
         node = chosen
         path.append(node)
+        _check_p(node, read[2][node])
     last = _rest(draft, p, node)
-    token = int(rng.pick(last)) if ahead is None else int(read[2][node])
+    token = int(rng.pick(last)) if ahead is None else int(read[3][node])
     return Verdict(tuple(path), token, tuple(trials), last)
 
 
@@ -77,6 +80,7 @@ def _try_children(
     """The first accepted child, or None. Every test is appended to ``trials``."""
     for child in children:
         p_x, q_x = read[0][child], read[1][child]
+        _check_q(child, q_x)
         flip = rng.flip(min(1.0, p_x / q_x))
         trials.append(Trial(child, p_x, q_x, flip.u, flip.accepted))
         if flip.accepted:
@@ -84,23 +88,26 @@ def _try_children(
     return None
 
 
-def _check(p: list[float], q: list[float]) -> None:
-    """Refuse numbers that would be compared wrongly without a word: every test with NaN fails."""
-    if any(map(math.isnan, p)):
+def _check_p(node: int, mass: float) -> None:
+    """Refuse NaN, with which every comparison is False without a word. Only where the walk comes
+    by: after a token that the target rules out, no next token need be possible."""
+    if not mass > 0:
         raise BadInput(
-            "the target's distribution",
-            expected="probabilities",
-            got="NaN",
-            next_step="run the model in float32, or check its weights",
+            f"the target's distribution after node {node}",
+            expected="probabilities, some of them above 0",
+            got=f"a total of {mass}",
+            next_step="check the logits processors; without any, run the model in float32",
         )
-    for node, mass in enumerate(q):
-        if not mass > 0:
-            raise BadInput(
-                f"q of node {node}",
-                expected="some mass on the token that was drawn from it",
-                got=repr(mass),
-                next_step="return the distribution that the token was really drawn from",
-            )
+
+
+def _check_q(node: int, mass: float) -> None:
+    if not mass > 0:
+        raise BadInput(
+            f"q of node {node}",
+            expected="some mass on the token that was drawn from it",
+            got=repr(mass),
+            next_step="return the distribution that the token was really drawn from",
+        )
 
 
 def _masses(
@@ -109,13 +116,12 @@ def _masses(
     """What every accept test can need, computed on the device without waiting for it.
 
     Returns:
-        [n]: the target's mass on node i's token when it is tried, its earlier siblings rejected
-        (for the root, the mass of all rows, to notice NaN); [n]: the mass it was drawn with.
+        [n]: the target's mass on node i's token when it is tried, its earlier siblings rejected;
+        [n]: the mass it was drawn with. (0 and 1 for the root, which is not tried.)
     """
     tokens = draft.tree.tokens
     p_x = torch.zeros(len(tokens), dtype=torch.float64, device=p.device)
     q_x = torch.ones_like(p_x)
-    p_x[0] = p.sum()
     for node, below in enumerate(children):
         rest = p[node]
         for child in below:

@@ -125,12 +125,12 @@ class DraftModel(Drafter):
                 if certain < self._confidence:
                     break
             logits = self._spread(raw)
-            prefix = [[*tokens, *(int(t) for t in drawn)]] if warp.needs_prefix else None
+            prefixes = self._prefixes(warp, tokens, drawn)
             if warp.temperature == 0:
-                drawn.append(warp.best(logits, prefix)[0])
+                drawn.append(warp.best(logits, prefixes)[0])
                 qs.append(None)
             else:
-                qs.append(q := warp(logits, prefix)[0])
+                qs.append(q := self._drawable(warp(logits, prefixes)[0], warp))
                 drawn.append(rng.pick(q))
             rows.append(logits[0])
         guess = torch.stack(drawn).tolist() if drawn else []  # the round's read of the draft
@@ -142,6 +142,21 @@ class DraftModel(Drafter):
             self._lm.forward_seconds - seconds,
             (None, *rows),
         )
+
+    def _prefixes(
+        self, warp: Warp, tokens: Sequence[int], drawn: Sequence[Tensor]
+    ) -> list[Tensor] | None:
+        """The text up to the next draft, put together on the device."""
+        if not warp.needs_prefix:
+            return None
+        text = torch.tensor(list(tokens), device=self._lm.device)
+        return [torch.cat([text, *(token[None] for token in drawn)])]
+
+    def _drawable(self, q: Tensor, warp: Warp) -> Tensor:
+        """q, unless processors ruled out every word the draft has (0/0): then a certain guess."""
+        if not warp.needs_prefix:
+            return q
+        return torch.where(q.isnan(), torch.zeros_like(q).index_fill_(0, self._ids[:1], 1), q)
 
     def _spread(self, logits: Tensor) -> Tensor:
         """[1, D] over the draft's ids -> [1, V] over the target's; -inf where it has no word."""
