@@ -1,0 +1,105 @@
+"""Every event survives JSON, and what is not an event is refused by name."""
+
+import json
+from typing import Any
+
+import pytest
+
+from labkit.errors import BadInput
+from labkit.events import (
+    KINDS,
+    Committed,
+    Drafted,
+    Event,
+    Finished,
+    Prefilled,
+    Scored,
+    Started,
+    Trial,
+    Verified,
+    from_json,
+    to_json,
+)
+
+TOP = ((3, 0.5), (1, 0.25))
+ONE_OF_EACH: tuple[Event, ...] = (
+    Started(round=0, method="draft", prompt=(1, 2), max_new_tokens=8, draft_length=2),
+    Prefilled(round=0, tokens=1, seconds=0.5, forwards=1, forward_seconds=0.25, slots_after=1),
+    Drafted(
+        round=1,
+        sequence=3,
+        tokens=(2, 3, 4),
+        parents=(-1, 0, 0),
+        deterministic=False,
+        limit=2,
+        q=(None, 0.5, 0.125),
+        q_top=((), TOP, TOP),
+    ),
+    Scored(round=1, node_slots=(1, 2, 4), context=1, p_top=(TOP, (), TOP)),
+    Verified(
+        round=1,
+        path=(0, 2),
+        next_token=5,
+        resampled=True,
+        trials=(Trial(1, 0.25, 0.5, 0.75, False), Trial(2, 0.5, 0.5, 0.125, True)),
+        residual_top=TOP,
+    ),
+    Committed(
+        round=1,
+        tokens=(4, 5),
+        sources=("draft", "target"),
+        text="é \N{GRINNING FACE}",
+        kept_slots=(1, 4),
+        freed_slots=(2,),
+        logprobs=(-0.5, -1.25),
+        near_ties=(False, True),
+    ),
+    Finished(round=1, reason="eos", new_tokens=2),
+)
+
+
+def through_json(event: Event) -> Event:
+    return from_json(json.loads(json.dumps(to_json(event))))
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda e: e.kind)
+def test_round_trip(event: Event) -> None:
+    back = through_json(event)
+    assert back == event
+    assert type(back) is type(event)
+
+
+def test_every_kind_is_tried() -> None:
+    assert {event.kind for event in ONE_OF_EACH} == set(KINDS)
+
+
+def test_floats_keep_six_digits_and_stay_put() -> None:
+    once = through_json(Prefilled(round=0, tokens=1, seconds=1 / 3))
+    assert once.seconds == 0.333333
+    assert through_json(once) == once
+
+
+def test_defaults_are_left_out() -> None:
+    assert to_json(Prefilled(round=0, tokens=1)) == {"kind": "prefilled", "round": 0, "tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        ({"kind": "dreamt", "round": 0}, "'dreamt'"),
+        ({"round": 0}, "None"),
+        ({"kind": "finished", "round": 1, "reason": "eos"}, "finished"),
+        ({"kind": "prefilled", "round": 0, "tokens": 1, "colour": "red"}, "colour"),
+    ],
+)
+def test_what_is_no_event_is_refused_by_name(record: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        from_json(record)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "threshold"), [(0.3, 0.6, 0.5), (0.6, 0.3, 1.0), (0.3, 1.0, 0.3), (0.3, 0.0, 0.0)]
+)
+def test_threshold_is_the_accept_probability(p: float, q: float, threshold: float) -> None:
+    assert Trial(1, p, q, 0.5, True).threshold == threshold
