@@ -8,14 +8,14 @@ text keeps its size on every width: narrow pages get more lines, not smaller let
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labkit.viz import inspector, totals
-from labkit.viz.inspector import inspector_scene
-from labkit.viz.ribbon import Ribbon
-from labkit.viz.slots import PITCH, slots_scene
+from labkit.viz.panels import inspector, totals
+from labkit.viz.panels.inspector import inspector_scene
+from labkit.viz.panels.ribbon import Ribbon
+from labkit.viz.panels.slots import PITCH, slots_scene
+from labkit.viz.panels.timeline import timeline_scene
+from labkit.viz.panels.totals import totals_scene
 from labkit.viz.states import State, Story
 from labkit.viz.svg import Piece, Scene, line, text
-from labkit.viz.timeline import timeline_scene
-from labkit.viz.totals import totals_scene
 
 WIDTHS = (960, 640, 390)
 _HEAD = 32
@@ -99,7 +99,8 @@ def _rows(story: Story, inner: int, ar_seconds: float | None) -> list[list[_Cell
             lambda s: slots_scene(story, s, width=width, max_rows=rows),
         )
 
-    tests = ("Accept tests", inspector.WIDTH, lambda s: inspector_scene(story, s))
+    name = "Accept tests" if story.longest_tree else "Next token"
+    tests = (name, inspector.WIDTH, lambda s: inspector_scene(story, s))
     time = ("Time", rest, lambda s: timeline_scene(story, s, width=rest, ar_seconds=ar_seconds))
     so_far = ("So far", totals.WIDTH, lambda s: totals_scene(story, s))
     has_tests = story.longest_tree > 0 or inspector.has_detail(story)

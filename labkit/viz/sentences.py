@@ -144,15 +144,13 @@ def _per_round(numbers: Acceptance) -> str:
 def _start(story: Story) -> str:
     trace, begun = story.trace, story.trace.started
     cached = trace.prefilled.tokens if trace.prefilled else 0
-    how = (
-        f"at most {counted(begun.draft_length, 'token')} deep per round by {begun.method!r}"
-        if story.longest_tree
-        else f"none drafted by {begun.method!r}"
-    )
+    depth, longest = begun.draft_length, story.longest_tree
+    how = f"{begun.method!r} drafts up to {counted(depth, 'token')} deep per round"
     pending = f"; {cached} in the cache, {quoted(trace, trace.prompt[-1])} pending"
     return (
         f"Start: {counted(len(trace.prompt), 'prompt token')}{pending if trace.prompt else ''}. "
-        f"Wanted: {counted(begun.max_new_tokens, 'new token')}, drafts {how}."
+        f"Wanted: {counted(begun.max_new_tokens, 'new token')}; "
+        f"{how if longest else 'nothing is drafted'}."
     )
 
 
@@ -197,8 +195,9 @@ def _commit(story: Story, round_: Round) -> str:
     own = own_token(round_)
     parts = []
     if len(round_.drafted.tokens) > 1:
-        joins = "joins" if round_.accepted == 1 else "join"
-        parts.append(f"{counted(round_.accepted, 'drafted token')} {joins} the text")
+        joins = "join" if round_.accepted > 1 else "joins"
+        who = counted(round_.accepted, "drafted token") if round_.accepted else "no drafted token"
+        parts.append(f"{who} {joins} the text")
     if own:
         why = "drawn from p, because no draft was rejected here" if parts else "drawn from p"
         if own[1] == "resampled":
@@ -207,7 +206,15 @@ def _commit(story: Story, round_: Round) -> str:
     else:
         parts.append("the text ends with a drafted token, so the target adds none")
     kept = "" if round_.committed.freed_slots else " All slots of the round stay."
-    return "; ".join(parts) + "." + kept
+    return "; ".join(parts) + "." + _near_ties(story, round_) + kept
+
+
+def _near_ties(story: Story, round_: Round) -> str:
+    """Tokens that another order of adding up might have changed."""
+    assert round_.committed
+    pairs = zip(round_.committed.tokens, round_.committed.near_ties, strict=False)
+    names = [quoted(story.trace, token) for token, tie in pairs if tie]
+    return f" Near tie: the two best were almost equal at {', '.join(names)}." if names else ""
 
 
 def _forget(story: Story, round_: Round) -> str:

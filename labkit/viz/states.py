@@ -13,7 +13,7 @@ slot. A recording that was cut short ends where its last event stands.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from labkit.events import Committed
@@ -94,7 +94,7 @@ class Story:
         tables = [_prefilled(trace)]
         for round_ in rounds:
             made.append(made[-1] + (len(round_.committed.tokens) if round_.committed else 0))
-            tables.append(_settled(_after(tables[-1], round_, _root_position(trace, made[-2]))))
+            tables.append(_settled(tables[-1], round_, _root_position(trace, made[-2])))
         moments = enumerate(_moments(trace, rounds))
         states = tuple(State(i, phase, at, trials) for i, (phase, at, trials) in moments)
         totals, spans = tuple(_totals(trace, len(rounds))), tuple(_spans(rounds))
@@ -265,7 +265,10 @@ def _use(round_: Round, seat: int, phase: Phase) -> SlotUse:
     return "forgotten" if phase == "forget" else "speculative"
 
 
-def _settled(table: tuple[Slot, ...]) -> tuple[Slot, ...]:
+def _settled(table: tuple[Slot, ...], round_: Round, root: int) -> tuple[Slot, ...]:
     """What the next round finds: kept slots are committed, forgotten ones are free."""
+    slots = list(_after(table, round_, root))
     uses: dict[SlotUse, SlotUse] = {"kept": "committed", "forgotten": "free"}
-    return tuple(Slot(uses.get(s.use, s.use), s.token, s.position, s.tenants) for s in table)
+    for seat in round_.scored.node_slots if round_.scored else ():
+        slots[seat] = replace(slots[seat], use=uses.get(slots[seat].use, slots[seat].use), node=-1)
+    return tuple(slots)

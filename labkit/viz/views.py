@@ -6,9 +6,11 @@ Invariants: pure functions of the trace; the same arguments give the same bytes.
 
 from labkit.errors import BadInput
 from labkit.trace import Trace
-from labkit.viz.inspector import inspector_scene
+from labkit.viz.panels.inspector import inspector_scene
+from labkit.viz.panels.ribbon import Ribbon
+from labkit.viz.panels.slots import round_slots_scene, slots_scene
+from labkit.viz.panels.timeline import timeline_scene
 from labkit.viz.picture import Picture
-from labkit.viz.ribbon import Ribbon
 from labkit.viz.sentences import (
     plain_seconds,
     round_sentence,
@@ -16,11 +18,9 @@ from labkit.viz.sentences import (
     slots_sentence,
     timing,
 )
-from labkit.viz.slots import round_slots_scene, slots_scene
 from labkit.viz.states import State, Story
 from labkit.viz.svg import Piece, Scene, stack, text
 from labkit.viz.tale import Tale
-from labkit.viz.timeline import timeline_scene
 
 _MARGIN = 12
 

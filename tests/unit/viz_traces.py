@@ -40,7 +40,7 @@ class Script:
     ids: dict[str, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     length: int = 0  # committed tokens in the cache
-    free: list[int] = field(default_factory=lambda: list(range(512)))
+    free: list[int] = field(default_factory=lambda: list(range(2048)))
     made: int = 0
     dice: random.Random = field(default_factory=lambda: random.Random(7))
 
@@ -272,7 +272,7 @@ def odd_tokens() -> Trace:
     """White space, controls, emoji, accents, byte fragments, markup, right-to-left, very long."""
     script = Script(prompt=("<b>", "\n\n", "\t", "é", "日本語"), full=True)
     script.round([" ", "\u0301", "👩‍👩‍👧", "\ufffd"], accept=2, own='"&amp;"')
-    script.round(["\x00\x1b", "\ud800", "\u200b", "مرحبا"], accept=3, own="]]>")
+    script.round(["\x00\x1b", "\u202e", "\u200b", "مرحبا"], accept=3, own="]]>")
     script.round(["Donaudampfschifffahrtsgesellschaft", "", "\r\n", "  "], accept=2, own="\u00a0")
     return script.end()
 

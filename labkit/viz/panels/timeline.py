@@ -56,7 +56,8 @@ def timeline_scene(
 
 def _lanes(story: Story, scale: float) -> Iterator[tuple[str, str]]:
     colours = {"draft": DRAFT, "score": TARGET, "rest": _PLAIN}
-    for name, lanes in (("draft", ("draft",)), ("target", ("score", "rest"))):
+    rows = [("draft", ("draft",))] if story.longest_tree else []
+    for name, lanes in (*rows, ("target", ("score", "rest"))):
         markup = box(0, 0, 1, _LANE, 'fill="none"')
         for lane in lanes:
             blocks = [s for s in story.spans if s.lane == lane and s.seconds]

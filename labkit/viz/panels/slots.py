@@ -167,7 +167,7 @@ def _cell_parts(index: int, slot: Slot, glyph: str, words: str) -> tuple[str, ..
 def _legend(width: int) -> tuple[list[Piece], int]:
     pieces: list[Piece] = []
     x = y = 0
-    entries: list[tuple[Status | None, str]] = [*_USES.values(), (None, "×2 second tenant")]
+    entries: list[tuple[Status | None, str]] = [*_USES.values(), (None, "×2: second tenant")]
     for status, word in entries:
         room = 44 + round(len(word) * 7.2)
         if x and x + room > width:

@@ -38,11 +38,12 @@ _KEY: tuple[Status, ...] = ("accepted", "rejected", "resampled", "bonus", "pendi
 
 @dataclass(frozen=True, slots=True)
 class _Chip:
-    """A token as it is written, its id, its status."""
+    """A token as it is written, its id, its status; tie: were the two best almost equal?"""
 
     words: str
     token: int
     status: Status
+    tie: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ def _columns(story: Story, at: int, state: State | None) -> Iterator[_Column]:
         if settled and last:
             ours = own is not None and settled.sources[d - 1] == "target"
             status = own[1] if own and ours else "accepted"
-            top: _Chip | None = _chip(story, final[d - 1], status)
+            tie = bool(settled.near_ties) and settled.near_ties[d - 1]
+            top: _Chip | None = _chip(story, final[d - 1], status, tie=tie)
             rest = [chip for chip in chips if chip.status in ("rejected", "dropped")]
         else:
             top, rest = _foremost(chips)
@@ -155,8 +157,8 @@ def _foremost(chips: list[_Chip]) -> tuple[_Chip | None, list[_Chip]]:
     return None, chips
 
 
-def _chip(story: Story, token: int, status: Status) -> _Chip:
-    return _Chip(visible(story.trace.token_text(token)), token, status)
+def _chip(story: Story, token: int, status: Status, *, tie: bool = False) -> _Chip:
+    return _Chip(visible(story.trace.token_text(token)), token, status, tie)
 
 
 def _chip_width(words: str) -> int:
@@ -198,7 +200,8 @@ def _large(chip: _Chip, width: int) -> str:
     ground = box(1, 1, width - 2, _CHIP - 2, paint(chip.status) + ' stroke-width="2"', round_=7)
     shown = shortened(chip.words, _CELLS)
     words = text(shown, middle, 20, size=16, classes="lk-mono", anchor="middle")
-    glyph = text(look.glyph, middle, 37, size=14, anchor="middle", weight=700) if look.glyph else ""
+    mark = look.glyph + (" ≈" if chip.tie else "")
+    glyph = text(mark, middle, 37, size=14, anchor="middle", weight=700) if mark else ""
     return ground + words + glyph + _told(chip)
 
 
@@ -212,7 +215,8 @@ def _small(chip: _Chip, width: int) -> str:
 
 
 def _told(chip: _Chip) -> str:
-    return tip(f"{chip.words} · token {chip.token} · {LOOKS[chip.status].word}")
+    tie = " · near tie" if chip.tie else ""
+    return tip(f"{chip.words} · token {chip.token} · {LOOKS[chip.status].word}{tie}")
 
 
 def _more(width: int) -> str:
@@ -221,18 +225,24 @@ def _more(width: int) -> str:
 
 def _legend(story: Story, width: int) -> tuple[list[Piece], int]:
     """The key to the marks, above the text, and its height."""
-    names = {status: LOOKS[status].word for status in _KEY}
+    entries = [(LOOKS[status].word, _swatch(status)) for status in _KEY]
     if not story.longest_tree:
-        names = {"bonus": "the target's own token"}
+        entries = [("the target's own token", _swatch("bonus"))]
+    if any(any(r.committed.near_ties) for r in story.rounds if r.committed):
+        mark = text("≈", 12, 16, size=14, anchor="middle", weight=700)
+        entries.append(("near tie", mark))
     pieces: list[Piece] = []
     x = y = 0
-    for status, words in names.items():
+    for words, swatch in entries:
         room = 44 + round(len(words) * 7.4)
         if x and x + room > width:
             x, y = 0, y + 26
-        swatch = box(1, 1, 22, 20, paint(status) + ' stroke-width="2"', round_=5)
-        glyph = text(LOOKS[status].glyph, 12, 16, size=14, anchor="middle", weight=700)
-        pieces.append(Piece(x, y, swatch + glyph + text(words, 29, 16, size=14)))
+        pieces.append(Piece(x, y, swatch + text(words, 29, 16, size=14)))
         x += room
     pieces.append(Piece(0, y + 29, line(0, 0, width, 0)))
     return pieces, y + 40
+
+
+def _swatch(status: Status) -> str:
+    ground = box(1, 1, 22, 20, paint(status) + ' stroke-width="2"', round_=5)
+    return ground + text(LOOKS[status].glyph, 12, 16, size=14, anchor="middle", weight=700)

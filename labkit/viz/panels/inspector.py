@@ -36,6 +36,7 @@ _ROW = 43
 _MOST_ROWS = 6
 _DETAIL_ROW = 23
 _DETAIL_ROWS = 4
+_GREEDY = " (softmax; greedy takes the first)"
 _RING = 'class="lk-inkline" stroke="#17171b" stroke-width="2"'
 
 
@@ -213,12 +214,8 @@ def _detail(story: Story, state: State, node: int | None) -> _Detail | None:
     if state.at < 0 or state.phase == "finish":
         return None
     round_ = story.rounds[state.at]
-    own = own_token(round_)
-    if node is None and state.phase in ("commit", "forget") and own and round_.verified:
-        left = "What p has over q" if own[1] == "resampled" else "p after the last kept token"
-        return _Detail(
-            f"{left}: drawn {LOOKS[own[1]].glyph}", round_.verified.residual_top, (), own[0]
-        )
+    if node is None and state.phase in ("commit", "forget") and own_token(round_):
+        return _own_detail(round_)
     tested = _tested(round_, state)
     chosen = node or (tested.node if tested else min(1, len(round_.drafted.tokens) - 1))
     tree = tree_of(round_)
@@ -226,8 +223,22 @@ def _detail(story: Story, state: State, node: int | None) -> _Detail | None:
     known = round_.scored is not None and state.phase != "draft" and bool(round_.scored.p_top)
     p = round_.scored.p_top[parent] if known and round_.scored else ()
     q = round_.drafted.q_top[chosen] if chosen and round_.drafted.q_top else ()
-    law = " (softmax; greedy takes the first)" if _is_greedy(round_) else ""
+    law = _GREEDY if _is_greedy(round_) else ""
     return _Detail(f"Likeliest tokens here{law}", p, q, tree.tokens[chosen] if chosen else -1)
+
+
+def _own_detail(round_: Round) -> _Detail | None:
+    """What the target's own token was drawn from; under greedy decoding, where that is one token,
+    the softmax it is the largest of."""
+    own, verified, scored = own_token(round_), round_.verified, round_.scored
+    if own is None or verified is None or scored is None or not scored.p_top:
+        return None
+    if len(verified.residual_top) == 1:
+        softmax = scored.p_top[verified.path[-1]]
+        return _Detail(f"Likeliest tokens here{_GREEDY}", softmax, (), own[0])
+    left = "What p has over q" if own[1] == "resampled" else "p after the last kept token"
+    drawn = f"{left}: drawn {LOOKS[own[1]].glyph}"
+    return _Detail(drawn, verified.residual_top, (), own[0])
 
 
 def _detail_pieces(story: Story, detail: _Detail, *, y: int) -> Iterator[Piece]:
