@@ -225,10 +225,9 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _open(model: str, dtype: str, device: str, draft: str | None, confidence: float) -> "Lab":
-    from labkit.lab.load import load_model
-    from labkit.lab.session import Lab
+    from labkit.lab.session import open_lab
 
-    return Lab(load_model(model, dtype=dtype, device=device), draft=draft, confidence=confidence)
+    return open_lab(model, dtype=dtype, device=device, draft=draft, confidence=confidence)
 
 
 def _check_shape(method: str, *, tree: bool) -> None:

@@ -37,7 +37,13 @@ _WEIGHTS = Path(labkit.__file__).parent / "weights"
 
 
 def open_lab(
-    model: str = DEFAULT, *, dtype: str = "auto", device: str = "auto", draft: str | None = None
+    model: str = DEFAULT,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    draft: str | None = None,
+    confidence: float = 0.0,
+    width: int = 1,
 ) -> "Lab":
     """Load a model and put it on the bench.
 
@@ -45,8 +51,12 @@ def open_lab(
         model: preset name, local folder, GGUF file or hub id; see `load_model`.
         draft: draft model for the method "draft": a folder written by ``labkit train draft``, or
             any model name with the same tokenizer; None takes the one made for ``model``.
+        confidence: the draft model stops drafting below this cumulative probability; see
+            `DraftModel`.
+        width: fewest rows of every forward of the target; see `Target`.
     """
-    return Lab(load_model(model, dtype=dtype, device=device), draft=draft)
+    loaded = load_model(model, dtype=dtype, device=device)
+    return Lab(loaded, draft=draft, confidence=confidence, width=width)
 
 
 @dataclass(slots=True)
