@@ -1,0 +1,189 @@
+"""The command line: one object with --json, one message and exit code 2 for what users can mend."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from labkit import __version__, cli
+from labkit.errors import BadInput
+from labkit.lab import doctor as doctoring
+from labkit.lab import progress
+from labkit.lab import pull as pulling
+from labkit.lab.doctor import Check
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LABKIT_HOME": str(home), "TERM": "dumb", "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", "labkit", *arguments],
+        capture_output=True, text=True, env=environment, cwd=ROOT,
+    )  # fmt: skip
+
+
+def test_help_lists_the_commands_and_version_is_the_package_s(tmp_path: Path) -> None:
+    helped = run("--help", home=tmp_path)
+    assert helped.returncode == 0
+    for command in ("doctor", "pull"):
+        assert command in helped.stdout
+    assert run("--version", home=tmp_path).stdout.strip() == __version__
+
+
+def test_what_the_user_can_mend_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
+    done = run("pull", "smollm9", "--json", home=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("labkit: model: expected one of smollm2-135m")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
+    done = run("pull", "--speed", "9", home=tmp_path)
+    assert done.returncode == 2
+    assert "--speed" in done.stderr
+    assert done.stdout == ""
+
+
+def test_doctor_says_what_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
+    done = run("doctor", "--json", home=tmp_path / "new")
+    assert done.returncode == 1, "the model is not there"
+    report = json.loads(done.stdout)
+    assert report["ok"] is False
+    checks = {check["name"]: check for check in report["checks"]}
+    assert checks["python"]["ok"]
+    assert checks["transformers"]["wanted"] == "<6,>=5.15"
+    assert checks["model"] == {
+        "name": "model", "ok": False, "found": "not here", "wanted": "SmolLM2-135M-Instruct",
+        "advice": "run `labkit pull`",
+    }  # fmt: skip
+    assert not (tmp_path / "new").exists(), "looking changes nothing"
+
+
+def test_the_report_for_people_puts_advice_last() -> None:
+    checks = (Check("a", True, "1"), Check("long name", False, "2", "3", "do this"))
+    assert doctoring.report(checks).splitlines() == [
+        "ok  a          1",
+        "BAD long name  2  (wanted: 3)",
+        "Next: do this.",
+    ]
+    assert not doctoring.all_well(checks)
+    assert doctoring.all_well(checks[:1])
+
+
+def test_doctor_compares_versions_with_the_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = doctoring.importlib.metadata.version
+    fakes = {"transformers": "5.14.9", "plotly": "5.24.1"}
+    monkeypatch.setattr(
+        doctoring.importlib.metadata, "version", lambda name: fakes.get(name) or real(name)
+    )
+    found = {check.name: check for check in doctoring._packages()}
+    assert not found["transformers"].ok
+    assert found["plotly"].ok
+    assert found["transformers"].advice == 'pip install "transformers<6,>=5.15"'
+
+
+def test_doctor_reads_every_byte_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctoring, "folder_of", lambda preset, home: tmp_path)
+    monkeypatch.setattr(doctoring, "damaged_files", lambda folder: ("model.safetensors",))
+    check = doctoring._model(tmp_path)
+    assert not check.ok
+    assert check.found == "damaged: model.safetensors"
+    monkeypatch.setattr(doctoring, "damaged_files", lambda folder: ())
+    assert doctoring._model(tmp_path).ok
+
+
+def test_pull_prints_one_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fake(model: str, *, from_file: Path | None, progress: progress.Progress) -> Path:
+        progress("downloading", 1, 2)
+        return tmp_path
+
+    monkeypatch.setattr(pulling, "pull", fake)
+    result = CliRunner().invoke(cli.app, ["pull", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {"model": "smollm2-135m", "path": str(tmp_path)}
+    assert "downloading" in result.stderr
+
+
+def test_a_warm_pull_needs_neither_torch_nor_a_connection(tmp_path: Path) -> None:
+    script = (
+        "import sys, socket\n"
+        "socket.socket.connect = socket.getaddrinfo = None\n"
+        "from labkit.lab import presets, pull, store\n"
+        "preset = presets.find(presets.DEFAULT)\n"
+        "folder = store.model_folder(store.home_directory(), preset.name)\n"
+        "folder.mkdir(parents=True)\n"
+        "store.write_manifest(folder, preset.source.gguf_sha256)\n"
+        "assert pull.pull() == folder\n"
+        "print([m for m in ('torch', 'transformers', 'huggingface_hub') if m in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, "LABKIT_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def failing(error: BaseException) -> typer.Typer:
+    app = typer.Typer(pretty_exceptions_enable=False)
+
+    @app.command()
+    def fail() -> None:
+        raise error
+
+    return app
+
+
+def test_main_shows_lab_errors_and_lets_defects_through(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["labkit"])
+    error = BadInput("K", expected="at least 1", got="-1", next_step="pass 4")
+    monkeypatch.setattr(cli, "app", failing(error))
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "labkit: K: expected at least 1, got -1. Next: pass 4.\n"
+    monkeypatch.setattr(cli, "app", failing(ZeroDivisionError("a defect")))
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+class Screen:
+    """A stream that says whether it is a terminal."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        self.terminal, self.text = terminal, ""
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def test_progress_redraws_on_a_terminal_and_is_one_line_per_step_elsewhere() -> None:
+    for terminal, expected in (
+        (True, ["\rload [###############...............]  50 %\x1b[K",
+                "\rload [##############################] 100 %\x1b[K\n", "\rdone\x1b[K"]),
+        (False, ["load\n", "done\n"]),
+    ):  # fmt: skip
+        screen = Screen(terminal=terminal)
+        show = progress.text_bar(screen)  # type: ignore[arg-type]
+        for step in (("load", 1, 2), ("load", 1, 2), ("load", 2, 2), ("done", 0, 0)):
+            show(*step)
+        assert screen.text == "".join(expected)
+    progress.silent("load", 1, 2)
