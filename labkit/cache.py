@@ -15,7 +15,6 @@ committed slots hold positions 0, 1, ..., length - 1, each once; keys and values
 are never attended to.
 """
 
-import heapq
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ class SlotTable:
         self.capacity = 0
         self.committed: list[int] = []  # slot of position 0, 1, ...
         self.speculative: list[int] = []  # slots of the nodes being scored, in node order
-        self._free: list[int] = []
+        self._free: list[int] = []  # ascending
 
     @property
     def used(self) -> int:
@@ -51,15 +50,15 @@ class SlotTable:
         """One more than the highest slot in use."""
         return max((*self.committed, *self.speculative), default=-1) + 1
 
+    # Each change is one assignment: an interrupt finds all of it done, or nothing.
+
     def take(self, count: int) -> list[int]:
         """Make ``count`` free slots speculative, lowest numbers first."""
         while len(self._free) < count:
             grown = max(_START, self.capacity * 2)
-            for slot in range(self.capacity, grown):
-                heapq.heappush(self._free, slot)
-            self.capacity = grown
-        taken = [heapq.heappop(self._free) for _ in range(count)]
-        self.speculative.extend(taken)
+            self.capacity, self._free = grown, [*self._free, *range(self.capacity, grown)]
+        taken = self._free[:count]
+        self.speculative, self._free = [*self.speculative, *taken], self._free[count:]
         return taken
 
     def keep(self, slots: Sequence[int]) -> None:
@@ -69,11 +68,8 @@ class SlotTable:
             raise ValueError(
                 f"slots {sorted(strangers) or list(slots)} are not speculative, or twice"
             )
-        for slot in self.speculative:
-            if slot not in slots:
-                heapq.heappush(self._free, slot)
-        self.committed.extend(slots)
-        self.speculative = []
+        free = sorted([*self._free, *(set(self.speculative) - set(slots))])
+        self.committed, self.speculative, self._free = [*self.committed, *slots], [], free
 
     def forget(self) -> None:
         """Free every speculative slot."""
@@ -87,10 +83,8 @@ class SlotTable:
         """
         if not 0 <= length <= len(self.committed):
             raise ValueError(f"length {length} is outside 0..{len(self.committed)}")
-        self.forget()
-        for slot in self.committed[length:]:
-            heapq.heappush(self._free, slot)
-        del self.committed[length:]
+        free = sorted([*self._free, *self.speculative, *self.committed[length:]])
+        self.committed, self.speculative, self._free = self.committed[:length], [], free
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -128,16 +122,16 @@ class _SlotLayer(CacheLayerMixin):
         plan = self._plan
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None
-        assert self.values is not None
-        if self.keys.shape[2] < plan.capacity:
-            self.keys = self._grown(self.keys, key_states)
-            self.values = self._grown(self.values, value_states)
+        self.keys = self._grown(self.keys, key_states)
+        self.values = self._grown(self.values, value_states)
         self.keys.index_copy_(2, plan.write, key_states)
         self.values.index_copy_(2, plan.write, value_states)
         return self.keys[:, :, : plan.extent], self.values[:, :, : plan.extent]
 
     def _grown(self, old: Tensor | None, like: Tensor) -> Tensor:
+        """``old`` itself while it holds the planned capacity, else a copy that does."""
+        if old is not None and old.shape[2] >= self._plan.capacity:
+            return old
         # zeros, not empty: a masked weight of 0 times a stray NaN would still be NaN
         table = like.new_zeros(like.shape[0], like.shape[1], self._plan.capacity, like.shape[3])
         if old is not None:
@@ -232,9 +226,9 @@ class SlotCache:
     def truncate(self, length: int) -> None:
         """Roll back to the first ``length`` committed tokens. ValueError outside 0..length."""
         gone = self.table.committed[length:] if length >= 0 else []
-        self.table.truncate(length)
-        if gone:
+        if gone:  # before the table: after an interrupt here no free slot is left visible
             self._committed[torch.tensor(gone, device=self.device)] = False
+        self.table.truncate(length)
 
     def arguments(self, masks: dict[str, Tensor]) -> dict[str, Any]:
         """The keyword arguments that hand cache and masks to the model's forward."""
@@ -248,14 +242,13 @@ class SlotCache:
         }
 
     def _grow(self) -> None:
-        missing = self.table.capacity - len(self._committed)
-        if missing:
-            self._committed = torch.cat(
-                [self._committed, torch.zeros(missing, dtype=torch.bool, device=self.device)]
-            )
-            self._positions = torch.cat(
-                [self._positions, torch.zeros(missing, dtype=torch.long, device=self.device)]
-            )
+        self._committed = _padded(self._committed, self.table.capacity)
+        self._positions = _padded(self._positions, self.table.capacity)
+
+
+def _padded(old: Tensor, length: int) -> Tensor:
+    """[m] -> [length], zeros at the end."""
+    return torch.cat([old, old.new_zeros(length - len(old))]) if len(old) < length else old
 
 
 def _cache_argument(model: Any) -> str:
@@ -273,8 +266,8 @@ def check_supported(model: Any) -> None:
     """Refuse a model that the slot cache cannot serve, before any forward.
 
     Raises:
-        UnsupportedModel: by the name of the layer that cannot forget, or of the attention kernel
-            that takes no mask of its own.
+        UnsupportedModel: by the name of the layer that cannot forget, of the attention kernel
+            that takes no mask of its own, or of the model that takes no cache.
     """
     config = model.config.get_text_config()
     layer_kinds(config)
@@ -291,6 +284,14 @@ def check_supported(model: Any) -> None:
             expected="sdpa or eager, which take an explicit mask",
             got=config._attn_implementation,
             next_step='load the model with attn_implementation="sdpa"',
+        )
+    if not {"cache", "past_key_values"} & set(inspect.signature(model.forward).parameters):
+        # it might swallow the cache without a word, and see no context
+        raise UnsupportedModel(
+            f"forward of {type(model).__name__}",
+            expected="an argument for its key-value cache",
+            got="none",
+            next_step="choose a model that caches keys and values; merge adapters first",
         )
 
 

@@ -146,9 +146,10 @@ class _Run:
             max_new_tokens=self.config.max_new_tokens,
             draft_length=self.config.draft_length,
         )
-        yield self._prefill()
-        mine = self.target.run
+        prefilled, mine = self._prefill(), self.target.run
         try:
+            yield prefilled
+            self._check_owner(mine)
             while self.reason is None:
                 for event in self._round():
                     yield event

@@ -216,11 +216,17 @@ class Target:
 
     @contextmanager
     def speculation(self) -> Iterator["Target"]:
-        """A scope: whatever was scored in it and not committed is forgotten when it ends."""
+        """A scope: whatever was scored in it and not committed is forgotten when it ends.
+
+        Only while its sequence lasts: a scope that was left open in an abandoned run does not
+        touch the run that came after it.
+        """
+        mine = self.run
         try:
             yield self
         finally:
-            self.forget()
+            if self.run == mine:
+                self.forget()
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Refuse a prompt that cannot be decoded.
