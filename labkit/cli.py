@@ -16,6 +16,7 @@ import typer
 
 from labkit import __version__
 from labkit.cli_decode import bench, generate
+from labkit.cli_train import selfgen, train
 from labkit.errors import LabError
 
 app = typer.Typer(
@@ -96,3 +97,5 @@ def pull(
 # Commands of other files, in the order of `labkit --help`.
 app.command()(generate)
 app.command()(bench)
+app.command()(selfgen)
+app.add_typer(train, name="train")
