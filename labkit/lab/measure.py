@@ -1,0 +1,75 @@
+"""How long this machine takes for one forward, by the number of tokens in it.
+
+Owns: the measurement. Does not know: what the numbers are used for.
+Invariants: the model's text is not changed; what was scored is forgotten.
+"""
+
+from collections.abc import Sequence
+from statistics import median
+
+import torch
+
+from labkit.errors import BadInput
+from labkit.lab.session import Lab
+from labkit.tree import DraftTree
+
+
+def forward_seconds(
+    lab: Lab, counts: Sequence[int] = (1, 2, 4, 8, 16), *, repeats: int = 7, context: int = 64
+) -> dict[int, float]:
+    """Seconds of one target forward over n new tokens, for each n.
+
+    Args:
+        counts: the n to measure.
+        repeats: the median of so many is taken, after one that is not counted.
+        context: tokens already in the cache.
+
+    Raises:
+        BadInput: a count below 1, or no repeats.
+    """
+    if min(counts, default=0) < 1 or repeats < 1:
+        raise BadInput(
+            "forward_seconds",
+            expected="counts and repeats of 1 or more",
+            got=f"counts {tuple(counts)}, repeats {repeats}",
+            next_step="change counts or repeats",
+        )
+    ids = lab.tokens("The quick brown fox jumps over the lazy dog.", chat=False)
+    text = (ids * (1 + (context + max(counts)) // len(ids)))[: context + max(counts)]
+    lab.target.prefill(text[: context + 1])
+    return {n: median(_times(lab, text[context : context + n], repeats)) for n in counts}
+
+
+def _times(lab: Lab, tokens: Sequence[int], repeats: int) -> list[float]:
+    """One warm-up, then ``repeats`` forwards over ``tokens``."""
+    seconds = []
+    for _ in range(repeats + 1):
+        start = lab.clock()
+        with lab.target.speculation():
+            lab.target.score(DraftTree.chain(tokens))
+        seconds.append(lab.clock() - start)
+    return seconds[1:]
+
+
+def weight_bytes(lab: Lab) -> int:
+    """Bytes of weights that one forward reads: every parameter once, tied ones once."""
+    return sum(w.numel() * w.element_size() for w in lab.model.parameters())
+
+
+def step_block_gap(lab: Lab, *, count: int = 8) -> float:
+    """The largest difference between logits of ``count`` tokens read one by one and in one block.
+
+    0 means that both ways agree bit for bit. Both follow the same prefilled text.
+    """
+    ids = lab.tokens("The quick brown fox jumps over the lazy dog.", chat=False)
+    text = (ids * (2 + count // len(ids)))[: len(ids) + count]
+    start = len(ids)
+    lab.target.prefill(text[: start + 1])
+    with lab.target.speculation():
+        block = lab.target.score(DraftTree.chain(text[start:])).logits
+    steps = []
+    for token in text[start:]:
+        with lab.target.speculation():
+            steps.append(lab.target.score(DraftTree.chain([token])).logits[0])
+            lab.target.commit((0,))
+    return float((torch.stack(steps) - block).abs().max())

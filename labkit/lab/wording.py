@@ -1,0 +1,42 @@
+"""Every word that the lab says to a learner, by language.
+
+Owns: reading ``strings/<language>.yaml``. Does not know: who says the words, or where.
+Invariants: all languages have the same keys (a test holds them together).
+"""
+
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from labkit.errors import BadInput
+
+LANGUAGES = ("en", "fr")
+
+
+@lru_cache(maxsize=len(LANGUAGES))
+def words(lang: str) -> dict[str, Any]:
+    """The whole catalogue of one language. Callers must not change it.
+
+    Raises:
+        BadInput: a language that the lab does not speak.
+    """
+    if lang not in LANGUAGES:
+        raise BadInput(
+            "lang",
+            expected="one of " + ", ".join(LANGUAGES),
+            got=repr(lang),
+            next_step="choose one of these languages",
+        )
+    text = (files("labkit.lab") / "strings" / f"{lang}.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def say(key: str, *, lang: str, **values: object) -> str:
+    """One sentence: ``say("checks.not_written", lang="en")``; ``values`` fill its {gaps}."""
+    found: Any = words(lang)
+    for part in key.split("."):
+        found = found[part]
+    return str(found).strip().format(**values)
