@@ -94,18 +94,12 @@ def speculate(
         the events of `labkit.events`, in order.
 
     Raises:
-        BadInput: before any work: an impossible prompt, stop strings without ``text``, a need
-            that the target does not deliver.
+        BadInput: before any work: an impossible prompt, stop strings that ``text`` does not look
+            for, a ``text`` that was used before, a need that the target does not deliver.
     """
     tokens = list(tokens)
     target.check_tokens(tokens)
-    if config.stop_strings and text is None:
-        raise BadInput(
-            "stop_strings",
-            expected="a text stream that can find them",
-            got="none",
-            next_step="pass text=TextStream(tokenizer.decode, stop_strings=...)",
-        )
+    _check_text(text, tuple(config.stop_strings))
     lacking = [name for name in drafter.needs if name not in target.needs]
     if lacking:
         raise BadInput(
@@ -118,6 +112,24 @@ def speculate(
     rng = rng or TorchRng(config.seed, ahead=target.device.type != "cpu")
     run = _Run(target, drafter, tokens, config, warp, rng, text, clock)
     return run.events()
+
+
+def _check_text(text: TextStream | None, stop_strings: tuple[str, ...]) -> None:
+    looked_for = text.stop_strings if text else ()
+    if looked_for != stop_strings:
+        raise BadInput(
+            "stop_strings",
+            expected=f"a text stream that looks for {list(stop_strings)}",
+            got=f"one that looks for {list(looked_for)}" if text else "none",
+            next_step="pass text=TextStream(decode, stop_strings=config.stop_strings)",
+        )
+    if text and not text.is_fresh:
+        raise BadInput(
+            "text",
+            expected="a new text stream for each run",
+            got="one that has seen tokens already",
+            next_step="make a TextStream for this run",
+        )
 
 
 @dataclass(slots=True)

@@ -30,11 +30,16 @@ class TextStream:
 
     def __init__(self, decode: Decode, *, stop_strings: Sequence[str] = ()) -> None:
         self._decode = decode
-        self._stops = tuple(stop_strings)
+        self.stop_strings = tuple(stop_strings)
         self._ids: list[int] = []
         self._anchor = 0  # ids before this are decoded and done with
         self._told = 0  # ids before this have been turned into text
         self._tail = ""  # recent text, enough to find a stop string that began earlier
+
+    @property
+    def is_fresh(self) -> bool:
+        """Has it seen no token yet?"""
+        return not self._ids
 
     def push(self, token: int) -> Piece:
         """Add a token; the text that became complete with it."""
@@ -42,7 +47,9 @@ class TextStream:
         text = self._pending()
         if text.endswith(_UNFINISHED):
             return Piece("")
-        self._anchor, self._told = self._told, len(self._ids)
+        if text:  # a token without text (a special one) gives the next one no context
+            self._anchor = self._told
+        self._told = len(self._ids)
         return self._stop_at(text)
 
     def flush(self) -> Piece:
@@ -58,8 +65,8 @@ class TextStream:
 
     def _stop_at(self, text: str) -> Piece:
         seen = self._tail + text
-        ends = [seen.find(stop) + len(stop) for stop in self._stops if stop in seen]
-        longest = max(map(len, self._stops), default=1)
+        ends = [seen.find(stop) + len(stop) for stop in self.stop_strings if stop in seen]
+        longest = max(map(len, self.stop_strings), default=1)
         self._tail = seen[-(longest - 1) :] if longest > 1 else ""
         if not ends:
             return Piece(text)
