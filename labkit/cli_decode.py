@@ -142,7 +142,7 @@ def bench(
     prompts: Annotated[
         Path | None, typer.Option(help="JSON lines; none: the lab's own 48.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Use this many prompts, evenly taken.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use this many prompts, of every kind.")] = None,
     model: Model = "smollm2-135m",
     max_new_tokens: NewTokens = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,

@@ -4,6 +4,7 @@ Owns: reading and checking. Does not know: models.
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def read_prompts(path: str | Path | None = None, *, limit: int | None = None) ->
     """Read a prompt file; None reads the lab's own 48 prompts.
 
     Args:
-        limit: keep this many, taken evenly over the file, so that every kind is there.
+        limit: keep this many, one of every kind in turn.
 
     Raises:
         BadInput: a missing or empty file, or a line that has no prompt, by number.
@@ -53,7 +54,17 @@ def read_prompts(path: str | Path | None = None, *, limit: int | None = None) ->
         return prompts
     if limit < 1:
         raise BadInput("limit", expected="1 or more", got=str(limit), next_step="change limit")
-    return [prompts[i * len(prompts) // limit] for i in range(limit)]
+    return _from_every_kind(prompts, limit)
+
+
+def _from_every_kind(prompts: list[Prompt], limit: int) -> list[Prompt]:
+    """The first prompt of every kind, then the second of every kind, ..., in the file's order."""
+    seen: Counter[str] = Counter()
+    turns: list[tuple[int, int]] = []
+    for place, prompt in enumerate(prompts):
+        turns.append((seen[prompt.kind], place))
+        seen[prompt.kind] += 1
+    return [prompts[place] for place in sorted(place for _, place in sorted(turns)[:limit])]
 
 
 def _parse(line: str, number: int, path: Path) -> Prompt:
