@@ -10,6 +10,7 @@ no connection; everything that can be refused is refused before weights are read
 import json
 import math
 import struct
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from labkit.kernels import skinny_pays, use_skinny_linear
 from labkit.lab.from_gguf import read_gguf
 from labkit.lab.hub import has_weights
 from labkit.lab.presets import DEFAULT
-from labkit.lab.progress import Progress, silent
+from labkit.lab.progress import Progress, text_bar
 from labkit.lab.pull import pull
 from labkit.lab.quiet import quiet_transformers
 
@@ -67,7 +68,7 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
     linear: Linear = "auto",
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> LoadedModel:
     """Load a model; one that is not here yet is fetched first.
 
@@ -77,7 +78,7 @@ def load_model(
         dtype: ``auto`` is float32 on a CPU and half precision on a GPU.
         device: ``auto`` is the first GPU, else the CPU.
         linear: ``auto`` takes the faster linear layers where they were measured to be faster.
-        progress: told what is being done.
+        progress: told what is being done; None writes to stderr, and only while a model is fetched.
 
     Raises:
         BadInput: an unknown name, device, dtype or path.
@@ -92,7 +93,7 @@ def load_model(
         )
     place = resolve_device(device)
     width = resolve_dtype(dtype, place)
-    path = _local_path(str(name_or_path), progress)
+    path = _local_path(str(name_or_path), progress or text_bar(sys.stderr))
     if path.suffix == ".gguf":
         model, tokenizer = read_gguf(path, dtype=width)
     else:

@@ -19,24 +19,28 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def text_bar(stream: TextIO) -> Progress:
-    """A bar that redraws itself on a terminal, and elsewhere one line per step of the work."""
+    """A bar that redraws itself on a terminal; elsewhere a line per step and per quarter of it."""
     redraws = stream.isatty()
-    last: list[str] = [""]
+    last = ""
 
     def show(what: str, done: int, total: int) -> None:
-        if not redraws:
-            if what != last[0]:
-                print(what, file=stream, flush=True)
-                last[0] = what
+        nonlocal last
+        line = _line(what, done, total) if redraws else _quarter(what, done, total)
+        if line == last:
             return
-        line = _line(what, done, total)
-        if line != last[0]:
+        last = line
+        if redraws:
             ending = "\n" if total and done >= total else ""
             stream.write(f"\r{line}\x1b[K{ending}")
-            stream.flush()
-            last[0] = line
+        else:
+            stream.write(f"{line}\n")
+        stream.flush()
 
     return show
+
+
+def _quarter(what: str, done: int, total: int) -> str:
+    return f"{what} ({25 * (4 * done // total)} %)" if total else what
 
 
 def _line(what: str, done: int, total: int) -> str:

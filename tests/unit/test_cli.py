@@ -179,7 +179,7 @@ def test_progress_redraws_on_a_terminal_and_is_one_line_per_step_elsewhere() -> 
     for terminal, expected in (
         (True, ["\rload [###############...............]  50 %\x1b[K",
                 "\rload [##############################] 100 %\x1b[K\n", "\rdone\x1b[K"]),
-        (False, ["load\n", "done\n"]),
+        (False, ["load (50 %)\n", "load (100 %)\n", "done\n"]),
     ):  # fmt: skip
         screen = Screen(terminal=terminal)
         show = progress.text_bar(screen)  # type: ignore[arg-type]
