@@ -21,7 +21,7 @@ import transformers
 import labkit
 from labkit.devices import device_label
 from labkit.errors import BadInput
-from labkit.heads.draft_checkpoint import save_draft_checkpoint, write_json
+from labkit.heads.draft_checkpoint import TENSORS, save_draft_checkpoint, write_json
 from labkit.training.acceptance import Acceptance
 from labkit.training.data import read_rows
 from labkit.training.draft_trainer import DraftRecipe, DraftTrainer
@@ -233,6 +233,7 @@ def _provenance(trainer: DraftTrainer, plan: _Plan, acceptance: Acceptance) -> d
         "minutes": round(trainer.at.seconds / 60, 2),
         "training_loss": round(trainer.at.loss, 4),
         "held_out": asdict(acceptance),
+        "weights_sha256": hashlib.sha256((plan.out / TENSORS).read_bytes()).hexdigest(),
         "machine": f"{platform.machine()}, {device_label(trainer.device)}, "
         f"{torch.get_num_threads()} threads",
         "versions": {

@@ -1,5 +1,6 @@
 """Training a draft model: it learns, it resumes to the bit, it refuses before it writes."""
 
+import hashlib
 import json
 import random
 from dataclasses import replace
@@ -210,6 +211,8 @@ def test_provenance_says_how_to_repeat_it(tmp_path, language):
     assert said["command"] == "labkit train draft --data rule.jsonl --steps 10 --seed 3 --out DIR"
     assert said["steps"] == report.steps == 10
     assert said["held_out"]["first"] == report.acceptance.first
+    weights = (out / "model.safetensors").read_bytes()
+    assert said["weights_sha256"] == hashlib.sha256(weights).hexdigest()
     assert said["data"]["rows"] == 120
     reply_tokens = said["data"]["reply_tokens_trained_on"] + said["data"]["reply_tokens_held_out"]
     assert reply_tokens == 1200
