@@ -138,7 +138,8 @@ def _label(story: Story, token: int) -> str:
 def _q_of(round_: Round, node: int, trial: Trial | None) -> float | None:
     if trial:
         return trial.q
-    return round_.drafted.q[node] if round_.drafted.q else None
+    known = round_.drafted.q[node] if round_.drafted.q else None
+    return 1.0 if round_.drafted.deterministic else known
 
 
 def _p_of(round_: Round, node: int, trial: Trial | None) -> float | None:

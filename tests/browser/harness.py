@@ -1,0 +1,71 @@
+"""A page that holds the stepper's real script and style, and a stand-in for the widget model.
+
+The stand-in keeps what anywidget promises: get, set (which tells listeners at once), save_changes,
+on, off. The pictures come from the real `Stepper`, so nothing of the widget itself is imitated.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, Playwright
+
+ROOT = Path(__file__).parents[2]
+STATIC = ROOT / "labkit" / "viz" / "static"
+sys.path.append(str(ROOT / "tests" / "unit"))
+
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+MODEL = """
+window.makeModel = (state) => {
+  const listeners = {};
+  return {
+    saves: 0,
+    get: (name) => state[name],
+    set(name, value) {
+      if (state[name] === value) return;
+      state[name] = value;
+      (listeners["change:" + name] ?? []).forEach((tell) => tell());
+    },
+    save_changes() { this.saves += 1; },
+    on(name, tell) { (listeners[name] ??= []).push(tell); },
+    off(name, tell) { listeners[name] = (listeners[name] ?? []).filter((one) => one !== tell); },
+    listening: () => Object.values(listeners).reduce((sum, list) => sum + list.length, 0),
+  };
+};
+window.show = async (script, state) => {
+  const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+  window.stepper = await import(url);
+  window.model = makeModel(state);
+  window.place = document.getElementById("place");
+  window.close = await stepper.default.render({ model, el: place });
+};
+"""
+
+
+def launch(playwright: Playwright) -> Browser:
+    """Chromium: the system's own when there is one, else playwright's."""
+    return playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
+
+
+def open_stepper(browser: Browser, stepper: Any, **context: Any) -> Page:
+    """A page with ``stepper`` on it. ``page.complaints`` collects what the console says."""
+    page = browser.new_context(**context).new_page()
+    complaints: list[str] = []
+    page.complaints = complaints  # type: ignore[attr-defined]
+    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    style = (STATIC / "stepper.css").read_text(encoding="utf-8")
+    page.set_content(
+        '<!doctype html><html lang="en"><head><meta name="viewport" content="width=device-width">'
+        f"<title>Stepper</title><style>body{{margin:0}}{style}</style></head>"
+        '<body><main id="place"></main><input id="elsewhere" aria-label="elsewhere"></body></html>'
+    )
+    page.add_script_tag(content=MODEL)
+    state = {"film": stepper.film, "step": stepper.step, "grain": stepper.grain}
+    script = (STATIC / "stepper.js").read_text(encoding="utf-8")
+    page.evaluate("([script, state]) => show(script, state)", [script, state])
+    return page
