@@ -29,11 +29,11 @@ class SkinnyLinear(nn.Linear):
         if not 0 < rows <= MAX_ROWS or not _applies(input, self.weight):
             return F.linear(input, self.weight, self.bias)
         flat = input.reshape(rows, self.in_features)
-        if rows == 1:
-            # One column would be a matrix-vector product, which is not threaded; two are a GEMM.
-            # A copy, because a view with stride 0 falls back to a slow path.
-            flat = flat.repeat(2, 1)
-        product = torch.mm(self.weight, flat.t())[:, :rows].t()
+        if rows % 2:
+            # An odd number of columns ends in a matrix-vector product, which is not threaded.
+            flat = torch.cat((flat, flat[:1]))
+        # contiguous: what follows (norms, activations) is slow on a transposed view
+        product = torch.mm(self.weight, flat.t())[:, :rows].t().contiguous()
         if self.bias is not None:
             product = product + self.bias
         return product.reshape(*input.shape[:-1], self.out_features)
