@@ -34,7 +34,10 @@ Confidence = Annotated[
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, or a device that torch knows.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Length = Annotated[int, typer.Option("--draft-length", help="Tokens drafted per round, K.")]
+Length = Annotated[
+    int | None,
+    typer.Option("--draft-length", help="Tokens drafted per round, K; none: the method's own."),
+]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Most new tokens.")]
 Tree = Annotated[bool, typer.Option("--tree/--chain", help="Draft a tree or a chain.")]
 
@@ -50,7 +53,7 @@ def generate(
     min_p: Annotated[float, typer.Option(help="0 keeps all.")] = 0.0,
     repetition_penalty: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Fixes every draw.")] = 0,
-    draft_length: Length = 4,
+    draft_length: Length = None,
     draft: DraftName = None,
     draft_confidence: Confidence = 0.0,
     tree: Tree = False,
@@ -70,7 +73,7 @@ def generate(
         "min_p": min_p,
         "repetition_penalty": repetition_penalty,
         "seed": seed,
-        "draft_length": draft_length,
+        **({} if draft_length is None else {"draft_length": draft_length}),
         "stop_strings": tuple(stop or ()),
         "detail": "full" if trace else "summary",
     }
@@ -147,7 +150,7 @@ def bench(
     max_new_tokens: NewTokens = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Fixes every draw.")] = 0,
-    draft_length: Length = 4,
+    draft_length: Length = None,
     draft: DraftName = None,
     draft_confidence: Confidence = 0.0,
     detail: Annotated[
@@ -170,7 +173,7 @@ def bench(
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "seed": seed,
-        "draft_length": draft_length,
+        **({} if draft_length is None else {"draft_length": draft_length}),
         "detail": detail,
     }
     DecodeConfig(**settings)

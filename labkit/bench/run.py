@@ -20,7 +20,7 @@ from labkit.bench.recording import recording_seconds
 from labkit.config import check_method
 from labkit.errors import BadInput
 from labkit.lab.report import Row, row
-from labkit.lab.session import AVAILABLE, Lab
+from labkit.lab.session import AVAILABLE, DRAFT_LENGTH, Lab
 from labkit.metrics import cost
 from labkit.trace import Trace
 
@@ -195,6 +195,7 @@ def conditions(lab: Lab, prompts: Sequence[Prompt], **settings: Any) -> dict[str
         "dtype": str(lab.loaded.dtype).removeprefix("torch."),
         "device": torch.device(lab.loaded.device).type,
         "linear": lab.loaded.linear,
+        "draft lengths": settings.get("draft_length", DRAFT_LENGTH),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "prompts": len(prompts),

@@ -33,6 +33,9 @@ from labkit.target import Target
 from labkit.trace import Trace
 
 AVAILABLE = ("ar", "ngram", "draft")
+# Draft lengths that pay on 2 CPU cores, where every drafted token costs a tenth of a target step
+# and copying costs nothing; used when a run does not name its own.
+DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 2}
 _WEIGHTS = Path(labkit.__file__).parent / "weights"
 
 
@@ -205,8 +208,12 @@ class Lab:
         Args:
             prompt: text, or token ids as they are.
             drafter: use this one instead of the method's.
-            settings: fields of `DecodeConfig`.
+            settings: fields of `DecodeConfig`; the draft length is by default the one that pays
+                for this method on a CPU (`DRAFT_LENGTH`).
         """
+        if drafter is None:
+            check_method(method, available=AVAILABLE)
+            settings = {"draft_length": DRAFT_LENGTH[method], **settings}
         config = self.config(**settings)
         ids = self.tokens(prompt, chat=chat) if isinstance(prompt, str) else list(prompt)
         return speculate(

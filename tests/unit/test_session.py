@@ -65,7 +65,7 @@ def test_every_method_writes_the_reference_s_text(lab: Lab, method: str) -> None
 
 
 def test_the_target_as_its_own_draft_is_accepted_whole(lab: Lab) -> None:
-    trace = lab.record("the", method="draft", max_new_tokens=20, eos=None)
+    trace = lab.record("the", method="draft", max_new_tokens=20, draft_length=4, eos=None)
     assert [r.accepted for r in trace.rounds] == [4, 4, 4, 4]
     assert trace.sources == (*["draft"] * 4, "target") * 4
 
@@ -113,7 +113,7 @@ def test_a_draft_that_is_never_sure_enough_drafts_nothing(lab: Lab) -> None:
     assert (numbers.drafted, numbers.accepted, numbers.rounds) == (0, 0, 10)
     assert trace.tokens == lab.record("the", method="ar", max_new_tokens=10, eos=None).tokens
     bold = open_lab(lab.loaded.name, device="cpu", draft=lab.draft, confidence=1e-9)
-    trace = bold.record("the", method="draft", max_new_tokens=10, eos=None)
+    trace = bold.record("the", method="draft", max_new_tokens=10, draft_length=4, eos=None)
     assert row([trace], seconds=1.0).drafted == 8
 
 
@@ -123,6 +123,13 @@ def test_an_impossible_confidence_is_refused(lab: Lab, confidence: float) -> Non
         open_lab(lab.loaded.name, device="cpu", draft=lab.draft, confidence=confidence).drafter(
             "draft"
         )
+
+
+@pytest.mark.parametrize(("method", "length"), [("ar", 0), ("ngram", 3), ("draft", 2)])
+def test_every_method_has_a_draft_length_of_its_own(lab: Lab, method: str, length: int) -> None:
+    assert lab.record("the", method=method, max_new_tokens=6).started.draft_length == length
+    named = lab.record("the", method=method, max_new_tokens=6, draft_length=5)
+    assert named.started.draft_length == 5
 
 
 # --- prompt files ---------------------------------------------------------------------------------
@@ -179,7 +186,9 @@ def test_a_missing_prompt_file_and_an_impossible_limit_are_named(tmp_path: Path)
 
 
 def test_a_benchmark_pools_every_prompt_and_compares_texts(lab: Lab) -> None:
-    rows = bench(lab, ["generate", "ar", "ngram", "draft"], PROMPTS, max_new_tokens=12)
+    rows = bench(
+        lab, ["generate", "ar", "ngram", "draft"], PROMPTS, max_new_tokens=12, draft_length=4
+    )
     by_name = {r.numbers.method: r for r in rows}
     assert [r.numbers.method for r in rows] == ["generate", "ar", "ngram", "draft"]
     assert {r.numbers.prompts for r in rows} == {2}
