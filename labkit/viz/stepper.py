@@ -42,6 +42,9 @@ class Stepper(anywidget.AnyWidget):
 
     _esm = _STATIC / "stepper.js"
     _css = _STATIC / "stepper.css"
+    # ipywidgets 7 (Colab) would show the widget here and store no picture; without this method
+    # every IPython asks `_repr_mimebundle_`.
+    _ipython_display_ = None
     film = traitlets.Unicode().tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
     grain = traitlets.Unicode("phase").tag(sync=True)

@@ -124,6 +124,15 @@ def test_a_cell_stores_widget_picture_and_sentence() -> None:
     assert metadata == {}
 
 
+def test_ipython_stores_all_three() -> None:
+    """Also under ipywidgets 7, whose widgets display themselves and store no picture."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    formatter = InteractiveShell.instance().display_formatter
+    data, _ = formatter.format(viz.Stepper(viz_traces.corrected()))
+    assert set(data) == {WIDGET, "text/html", "text/plain"}
+
+
 def test_an_untouched_stepper_stores_the_whole_run() -> None:
     """At step 0 there is nothing to see yet; a reader who cannot step gets the end instead."""
     stepper = viz.Stepper(viz_traces.corrected())
@@ -242,9 +251,10 @@ def test_piled_up_handlers_would_be_noticed() -> None:
     assert changes(piled) == 3
 
 
-def test_one_change_is_one_message() -> None:
+def test_one_change_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     stepper = viz.Stepper(viz_traces.corrected())
     sent: list[Any] = []
-    stepper.send_state = lambda key=None: sent.append(key)  # type: ignore[method-assign]
+    comm = types.SimpleNamespace(kernel=1, send=lambda data, buffers: sent.append(data["state"]))
+    monkeypatch.setattr(viz.Stepper, "comm", comm)
     stepper.step = 5
-    assert sent == ["step"]  # not the film again
+    assert sent == [{"step": 5}]  # not the film again
