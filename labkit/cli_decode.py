@@ -6,8 +6,9 @@ object and nothing else; an interrupted run keeps what it has.
 """
 
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,13 +82,14 @@ def generate(
     _check_shape(method, tree=tree)
     _check_prompt(prompt)
     _check_writable(trace)
+    _check_draft([method], draft, draft_confidence)
 
     lab = _open(model, dtype, device, draft, draft_confidence)
     events = lab.events(prompt, method=method, chat=not raw, **settings)
     start = lab.clock()
     kept, interrupted = _follow(events, quiet=as_json)
     seconds = lab.clock() - start
-    run = lab.trace(kept, method=method, **settings)
+    run = lab.trace(kept, prompt, method=method, chat=not raw, **settings)
     if trace:
         run.save(trace)
     _report(lab, run, seconds, as_json=as_json, interrupted=interrupted)
@@ -109,6 +111,7 @@ def _follow(events: "Iterator[AnyEvent]", *, quiet: bool) -> "tuple[list[AnyEven
 
 
 def _report(lab: "Lab", run: "Trace", seconds: float, *, as_json: bool, interrupted: bool) -> None:
+    from labkit.devices import dtype_name
     from labkit.lab.report import row
 
     numbers = asdict(row([run], seconds=seconds))
@@ -116,7 +119,7 @@ def _report(lab: "Lab", run: "Trace", seconds: float, *, as_json: bool, interrup
     if as_json:
         facts = {
             "model": lab.loaded.name,
-            "dtype": str(lab.loaded.dtype).removeprefix("torch."),
+            "dtype": dtype_name(lab.loaded.dtype),
             "device": str(lab.loaded.device),
             "text": run.text,
             "stop_reason": reason,
@@ -184,6 +187,7 @@ def bench(
             got=str(batch_size),
             next_step="leave --batch-size out; sequences are decoded one at a time",
         )
+    _check_draft(names, draft, draft_confidence)
     chosen = read_prompts(prompts, limit=limit)
     lab = _open(model, dtype, device, draft, draft_confidence)
     rows = run_bench(lab, names, chosen, progress=_progress, **settings)
@@ -203,9 +207,9 @@ def _print_table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """The rows as a Markdown table, conditions below."""
     typer.echo(
         "\n| method | tokens/s | × ar | mean accepted length | accepted / drafted "
-        "| outside forwards | recording | same text as ar |"
+        "| outside forwards | recording | same text as ar | near ties | faults |"
     )
-    typer.echo("|---|---|---|---|---|---|---|---|")
+    typer.echo("|---|---|---|---|---|---|---|---|---|---|")
     for r in rows:
         drafted = f"{r['accepted']} / {r['drafted']}" if r["drafted"] else "n/a"
         cells = (
@@ -217,6 +221,8 @@ def _print_table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             _number(r["outside_forwards"], "{:.1%}"),
             _number(r["recording"], "{:.2%}"),
             "n/a" if r["same_as_ar"] is None else f"{r['same_as_ar']} of {r['prompts']}",
+            _number(r["near_ties"], "{}"),
+            _number(r["faults"], "{}"),
         )
         typer.echo("| " + " | ".join(cells) + " |")
     typer.echo("\n" + ", ".join(f"{k} {v}" for k, v in facts.items() if k != "settings"))
@@ -244,6 +250,24 @@ def _check_shape(method: str, *, tree: bool) -> None:
         )
 
 
+def _check_draft(methods: Sequence[str], draft: str | None, confidence: float) -> None:
+    """Refuse options of the draft model where none is used, or that cannot be."""
+    if not 0 <= confidence < 1:
+        raise BadInput(
+            "--draft-confidence",
+            expected="a number in [0, 1)",
+            got=repr(confidence),
+            next_step="choose another; 0 always drafts to full length",
+        )
+    if "draft" not in methods and (draft is not None or confidence):
+        raise BadInput(
+            "--draft" if draft is not None else "--draft-confidence",
+            expected="the method draft",
+            got=", ".join(methods),
+            next_step="add the method draft, or leave the option out",
+        )
+
+
 def _check_prompt(prompt: str) -> None:
     if not prompt.strip():
         raise BadInput("prompt", expected="some text", got=repr(prompt), next_step="type a prompt")
@@ -251,10 +275,13 @@ def _check_prompt(prompt: str) -> None:
 
 def _check_writable(path: Path | None) -> None:
     """Refuse a trace path that could not be written, before any work."""
-    if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise BadInput(
             "--trace",
-            expected="a file in a folder that exists",
+            expected="a file in a folder that exists and may be written to",
             got=str(path),
             next_step="make the folder first, or choose another path",
         )

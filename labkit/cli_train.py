@@ -57,11 +57,14 @@ def draft(
     out: Annotated[Path, typer.Option(help="Folder: new, empty, or of an interrupted call.")],
     model: Model = "smollm2-135m",
     seed: Annotated[int, typer.Option(help="Fixes initialisation and order of the data.")] = 0,
+    dtype: Annotated[str, typer.Option(help="auto or float32: training is in float32.")] = "auto",
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """A small draft model, distilled from the target."""
     _positive("minutes", minutes)
+    if dtype not in ("auto", "float32"):
+        raise BadInput("--dtype", expected="float32", got=dtype, next_step="leave --dtype out")
     if not data.is_file():
         raise BadInput(
             "--data", expected="a file", got=str(data), next_step="write one with labkit selfgen"

@@ -38,7 +38,7 @@ def speedup(
 
 
 def verdict(ratio: float) -> str:
-    """``ratio`` in plain words: "2.40× faster", "1.54× slower" or "no gain"."""
+    """``ratio`` in plain words: "2.40× (faster)", "0.65× (slower)" or "no gain"."""
     if round(ratio, 2) == 1.0:
         return "no gain"
     return f"{ratio:.2f}× (faster)" if ratio > 1 else f"{ratio:.2f}× (slower)"

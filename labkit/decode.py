@@ -390,20 +390,24 @@ def likeliest(p: Tensor, top: int) -> tuple[Likeliest, ...]:
 
 
 def near_ties(logits: Tensor) -> tuple[bool, ...]:
-    """For each row of [n, V]: do the two best lie within two steps of the logits' own dtype?
-
-    A step is the distance between neighbouring numbers at the size of the best logit; in
-    bfloat16, 0.125 for logits from 16 to 32.
-    """
+    """For each row of [n, V]: do the two best lie within two steps of the logits' own dtype?"""
     best = logits.topk(2, -1).values.double()
-    step = 2.0 ** best[:, 0].abs().clamp(min=1e-30).log2().floor() * torch.finfo(logits.dtype).eps
-    return tuple((best[:, 0] - best[:, 1] <= 2 * step).tolist())
+    return tuple((best[:, 0] - best[:, 1] <= 2 * step_of(logits)).tolist())
+
+
+def step_of(logits: Tensor) -> Tensor:
+    """[n] float64: the distance between neighbouring numbers of the dtype of ``logits`` [n, V] at
+    the best one of each row; in bfloat16, 0.125 for logits from 16 to 32."""
+    size = logits.amax(-1).double().abs().clamp(min=1e-30)
+    return 2.0 ** size.log2().floor() * torch.finfo(logits.dtype).eps
 
 
 def _logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
-    """log softmax(logits [m, V]) at one token per row."""
+    """log softmax(logits [m, V]) at one token per row; the lowest number for what is impossible
+    (a processor can still choose it), since JSON has no infinity."""
     ids = torch.tensor(list(tokens), device=logits.device)[:, None]
-    return tuple(torch.log_softmax(logits.float(), -1).gather(-1, ids)[:, 0].tolist())
+    told = torch.log_softmax(logits.float(), -1).gather(-1, ids)[:, 0]
+    return tuple(told.clamp_(min=torch.finfo(told.dtype).min).tolist())
 
 
 def _drawn_mass(draft: Draft) -> tuple[float | None, ...]:

@@ -71,7 +71,8 @@ class Warp:
         if self.temperature == 0:
             best = logits.max(-1)
             return one_hot(best.indices, like=logits, mass=best.values * 0 + 1)  # NaN stays NaN
-        p = torch.softmax(logits / self.temperature, -1)
+        # the maximum goes first: a tiny temperature would make it infinite
+        p = torch.softmax((logits - logits.amax(-1, keepdim=True)) / self.temperature, -1)
         if self.top_k and self.top_k < p.shape[-1]:
             p = _renormalise(p.masked_fill(p < p.topk(self.top_k, -1).values[..., -1:], 0))
         if self.top_p < 1:

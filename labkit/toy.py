@@ -65,6 +65,7 @@ def tiny(
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": None,
+        "tie_word_embeddings": False,  # tied random weights repeat the last token for ever
         "initializer_range": 0.2,  # wide enough for texts that are not one token for ever
     }
     if family in ("gemma3", "qwen3"):

@@ -7,7 +7,7 @@ Invariants: a trace holds no tensors; ``Trace.load(trace.save(path))`` draws the
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,24 +140,36 @@ class Trace:
                 got=repr(found),
                 next_step="record the run again with this version of the lab",
             )
-        events = tuple(from_json(event) for event in record["events"])
-        names = {int(i): text for i, text in record.get("vocabulary", {}).items()}
-        return cls(events, record.get("header", {}), names)
+        try:
+            events = tuple(from_json(event) for event in record["events"])
+            names = {int(i): str(text) for i, text in record.get("vocabulary", {}).items()}
+            return cls(events, dict(record.get("header", {})), names)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(
+                "trace",
+                expected="a list of events, a header and a vocabulary",
+                got=f"{type(error).__name__}: {error}",
+                next_step="open a file written by Trace.save",
+            ) from error
 
     def dumps(self) -> str:
-        return json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":"))
+        # NaN and infinity are Python's own words, which no browser reads: ValueError
+        return json.dumps(
+            self.to_json(), ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write the trace; the file appears whole or not at all."""
         path = Path(path)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        text = self.dumps()
+        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(self.dumps())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
         return path
 
     @classmethod

@@ -1,8 +1,7 @@
 """What recording costs: the events of a run, built again from their parts and timed.
 
 Owns: this one measurement. Does not know: models.
-The loop does no other work for recording below full detail: at ``full`` it also reads the
-likeliest tokens, which this does not count.
+Not counted: two clock readings a phase, and at ``full`` the likeliest tokens that are read.
 """
 
 import time

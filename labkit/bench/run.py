@@ -18,7 +18,9 @@ import labkit
 from labkit.bench.prompts import Prompt
 from labkit.bench.recording import recording_seconds
 from labkit.config import check_method
+from labkit.devices import dtype_name
 from labkit.errors import BadInput
+from labkit.lab.compare import first_difference
 from labkit.lab.report import Row, row
 from labkit.lab.session import AVAILABLE, DRAFT_LENGTH, Lab
 from labkit.metrics import cost
@@ -33,18 +35,24 @@ Progress = Callable[[int, int, str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRow:
     """One method. speedup_vs_ar: speed over that of ``ar`` in this run, None without ``ar``.
-    same_as_ar: prompts whose text has the very tokens that ``ar`` gave. recording: the cost of
+    same_as_ar: prompts whose text has the very tokens that ``ar`` gave; near_ties, faults: the
+    others, by what their first difference is (greedy texts only; see `labkit.lab.compare`).
+    recording: the cost of
     building the run's events over its decoding time, None where nothing is recorded."""
 
     numbers: Row
     speedup_vs_ar: float | None
     same_as_ar: int | None
+    near_ties: int | None
+    faults: int | None
     recording: float | None
 
     def to_json(self) -> dict[str, Any]:
         rest = {
             "speedup_vs_ar": self.speedup_vs_ar,
             "same_as_ar": self.same_as_ar,
+            "near_ties": self.near_ties,
+            "faults": self.faults,
             "recording": self.recording,
         }
         return asdict(self.numbers) | rest
@@ -54,7 +62,7 @@ class BenchRow:
 class _Runs:
     traces: list[Trace]
     tokens: list[tuple[int, ...]]
-    prompt_tokens: int = 0
+    prompts: list[list[int]]
     seconds: float = 0.0
 
 
@@ -77,7 +85,7 @@ def bench(
     """
     settings = {"detail": "timing", **settings}
     _check(lab, methods, settings)
-    runs = {method: _Runs([], []) for method in methods}
+    runs = {method: _Runs([], [], []) for method in methods}
     for method in methods:
         _once(lab, method, prompts[0], {**settings, "max_new_tokens": 8})
     for done, (method, prompt) in enumerate(_turns(methods, prompts)):
@@ -87,10 +95,11 @@ def bench(
         kept = runs[method]
         kept.tokens.append(tokens)
         kept.seconds += seconds
-        kept.prompt_tokens += len(lab.tokens(prompt.text))
+        kept.prompts.append(lab.tokens(prompt.text))
         if trace:
             kept.traces.append(trace)
-    return [_pool(method, runs) for method in methods]
+    greedy = lab.config(**settings).temperature == 0
+    return [_pool(lab, method, runs, greedy=greedy) for method in methods]
 
 
 def _check(lab: Lab, methods: Sequence[str], settings: dict[str, Any]) -> None:
@@ -135,7 +144,9 @@ def _generate(lab: Lab, prompt: Prompt, settings: dict[str, Any]) -> tuple[int, 
         "top_k": config.top_k or None,
         "top_p": config.top_p,
     }
-    with torch.inference_mode():
+    # torch's own generator has to be seeded for it, and is given back as it was
+    with torch.random.fork_rng(), torch.inference_mode():
+        torch.manual_seed(config.seed)
         out = lab.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -149,42 +160,60 @@ def _generate(lab: Lab, prompt: Prompt, settings: dict[str, Any]) -> tuple[int, 
     return tuple(out[0, ids.shape[1] :].tolist())
 
 
-def _pool(method: str, runs: dict[str, _Runs]) -> BenchRow:
+def _pool(lab: Lab, method: str, runs: dict[str, _Runs], *, greedy: bool) -> BenchRow:
     mine, ar = runs[method], runs.get("ar")
-    count = sum(map(len, mine.tokens))
-    numbers = (
-        row(mine.traces, seconds=mine.seconds)
-        if mine.traces
-        else Row(
-            method=method,
-            prompts=len(mine.tokens),
-            prompt_tokens=mine.prompt_tokens,
-            tokens=count,
-            rounds=None,
-            drafted=None,
-            accepted=None,
-            mean_accepted_length=None,
-            acceptance_by_position=(),
-            target_forwards=None,
-            draft_forwards=None,
-            seconds=mine.seconds,
-            tokens_per_second=count / mine.seconds,
-        )
-    )
+    numbers = row(mine.traces, seconds=mine.seconds) if mine.traces else _baseline(method, mine)
     recording = (
         sum(map(recording_seconds, mine.traces)) / cost(*mine.traces).decode
         if mine.traces
         else None
     )
     if ar is None:
-        return BenchRow(numbers=numbers, speedup_vs_ar=None, same_as_ar=None, recording=recording)
-    ar_speed = sum(map(len, ar.tokens)) / ar.seconds
-    same = sum(a == b for a, b in zip(mine.tokens, ar.tokens, strict=True))
+        return BenchRow(
+            numbers=numbers,
+            speedup_vs_ar=None,
+            same_as_ar=None,
+            near_ties=None,
+            faults=None,
+            recording=recording,
+        )
+    verdicts = _verdicts(lab, mine, ar) if greedy else []
     return BenchRow(
         numbers=numbers,
-        speedup_vs_ar=numbers.tokens_per_second / ar_speed,
-        same_as_ar=same,
+        speedup_vs_ar=numbers.tokens_per_second * ar.seconds / sum(map(len, ar.tokens)),
+        same_as_ar=sum(a == b for a, b in zip(mine.tokens, ar.tokens, strict=True)),
+        near_ties=verdicts.count("near tie") if greedy else None,
+        faults=verdicts.count("fault") if greedy else None,
         recording=recording,
+    )
+
+
+def _verdicts(lab: Lab, mine: _Runs, ar: _Runs) -> list[str]:
+    """What the first difference from ``ar`` is, for every prompt whose texts differ."""
+    found = (
+        first_difference(lab.target, prompt, left, right)
+        for prompt, left, right in zip(mine.prompts, mine.tokens, ar.tokens, strict=True)
+    )
+    return [difference.verdict for difference in found if difference]
+
+
+def _baseline(method: str, mine: _Runs) -> Row:
+    """What can be said of runs without a trace."""
+    count = sum(map(len, mine.tokens))
+    return Row(
+        method=method,
+        prompts=len(mine.tokens),
+        prompt_tokens=sum(map(len, mine.prompts)),
+        tokens=count,
+        rounds=None,
+        drafted=None,
+        accepted=None,
+        mean_accepted_length=None,
+        acceptance_by_position=(),
+        target_forwards=None,
+        draft_forwards=None,
+        seconds=mine.seconds,
+        tokens_per_second=count / mine.seconds,
     )
 
 
@@ -192,8 +221,8 @@ def conditions(lab: Lab, prompts: Sequence[Prompt], **settings: Any) -> dict[str
     """What a reader of the table must know."""
     return {
         "model": lab.loaded.name,
-        "dtype": str(lab.loaded.dtype).removeprefix("torch."),
-        "device": torch.device(lab.loaded.device).type,
+        "dtype": dtype_name(lab.loaded.dtype),
+        "device": lab.loaded.device.type,
         "linear": lab.loaded.linear,
         "draft lengths": settings.get("draft_length", DRAFT_LENGTH),
         "cpu": torch.backends.cpu.get_cpu_capability(),

@@ -5,9 +5,10 @@ Does not know: widgets, notebooks, the command line.
 Invariants: every run of a session starts from a fresh sequence; two sessions share nothing.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ import transformers
 import labkit
 from labkit.config import DecodeConfig, check_method
 from labkit.decode import speculate
-from labkit.devices import synchronise
+from labkit.devices import dtype_name, is_gpu, synchronise
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
 from labkit.drafters.ngram import NGram
 from labkit.drafters.nothing import Nothing
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.events import AnyEvent
-from labkit.heads.draft_checkpoint import load_draft_checkpoint
+from labkit.heads.draft_checkpoint import load_draft_checkpoint, target_fingerprint
 from labkit.lab.load import LoadedModel, load_model
 from labkit.lab.presets import DEFAULT
 from labkit.sampling import Processor
@@ -79,7 +80,14 @@ class Lab:
     _drafters: dict[str, Drafter] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.target = Target(self.loaded.model, width=self.width, clock=self.clock)
+        if not 0 <= self.confidence < 1:
+            raise BadInput(
+                "confidence",
+                expected="a number in [0, 1)",
+                got=repr(self.confidence),
+                next_step="change confidence; 0 always drafts to full length",
+            )
+        self.target = Target(self.loaded.model, width=self.width)
 
     @property
     def model(self) -> Any:
@@ -92,13 +100,13 @@ class Lab:
     @property
     def clock(self) -> Callable[[], float]:
         """Seconds, after the device has caught up."""
-        device = torch.device(self.loaded.device)
+        device = self.loaded.device
 
         def now() -> float:
             synchronise(device)
             return time.perf_counter()
 
-        return time.perf_counter if device.type == "cpu" else now
+        return now if is_gpu(device) else time.perf_counter
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -152,23 +160,8 @@ class Lab:
         return self._drafters[method]
 
     def _draft_model(self) -> DraftModel:
-        source = self.draft or str(_WEIGHTS / f"{self.loaded.name}-draft")
-        vocab_size = self.target.vocab_size
-        if (Path(source) / "config.json").exists() and _is_ours(Path(source)):
-            weights = load_draft_checkpoint(
-                Path(source),
-                target_model=self.model,
-                dtype=self.loaded.dtype,
-                device=self.loaded.device,
-            )
-            return DraftModel(
-                weights.model,
-                vocab_size=vocab_size,
-                ids=weights.vocab_ids,
-                confidence=self.confidence,
-                clock=self.clock,
-            )
-        if self.draft is None:
+        source = self.draft or _shipped_draft(self.model)
+        if source is None:
             raise ModelUnavailable(
                 f"draft model for {self.loaded.name!r}",
                 expected="one that comes with the lab, or one you name",
@@ -176,18 +169,18 @@ class Lab:
                 next_step="name a smaller model with the same tokenizer (--draft), or train one "
                 "with `labkit train draft`",
             )
-        other = load_model(
-            source,
-            dtype=str(self.loaded.dtype).removeprefix("torch."),
-            device=str(self.loaded.device),
-        )
-        return DraftModel(
-            other.model,
-            vocab_size=vocab_size,
-            tokenizers=(self.tokenizer, other.tokenizer),
-            confidence=self.confidence,
-            clock=self.clock,
-        )
+        dtype, device = self.loaded.dtype, self.loaded.device
+        shared: dict[str, Any] = {
+            "vocab_size": self.target.vocab_size,
+            "confidence": self.confidence,
+        }
+        if _is_ours(Path(source)):
+            weights = load_draft_checkpoint(
+                Path(source), target_model=self.model, dtype=dtype, device=device
+            )
+            return DraftModel(weights.model, ids=weights.vocab_ids, **shared)
+        other = load_model(source, dtype=dtype, device=device)
+        return DraftModel(other.model, tokenizers=(self.tokenizer, other.tokenizer), **shared)
 
     def config(self, **settings: Any) -> DecodeConfig:
         """A `DecodeConfig` that ends at this model's end-of-text ids, changed by ``settings``."""
@@ -211,10 +204,7 @@ class Lab:
             settings: fields of `DecodeConfig`; the draft length is by default the one that pays
                 for this method on a CPU (`DRAFT_LENGTH`).
         """
-        if drafter is None:
-            check_method(method, available=AVAILABLE)
-            settings = {"draft_length": DRAFT_LENGTH[method], **settings}
-        config = self.config(**settings)
+        config = self._run_config(method, drafter, settings)
         ids = self.tokens(prompt, chat=chat) if isinstance(prompt, str) else list(prompt)
         return speculate(
             self.target,
@@ -223,31 +213,65 @@ class Lab:
             config=config,
             processors=processors,
             text=TextStream(self.text, stop_strings=config.stop_strings),
-            clock=self.clock,
+            # waiting for the device at every phase is for looking, not for speed
+            clock=self.clock if config.detail == "full" else time.perf_counter,
         )
+
+    def _run_config(
+        self, method: str, drafter: Drafter | None, settings: dict[str, Any]
+    ) -> DecodeConfig:
+        if drafter is None:
+            check_method(method, available=AVAILABLE)
+            settings = {"draft_length": DRAFT_LENGTH[method], **settings}
+        return self.config(**settings)
 
     def record(self, prompt: str | Sequence[int], **options: Any) -> Trace:
         """Run to the end and keep everything; see `events` for the options."""
-        return self.trace(self.events(prompt, **options), **options)
+        return self.trace(self.events(prompt, **options), prompt, **options)
 
-    def trace(self, events: Iterable[AnyEvent], **options: Any) -> Trace:
+    def trace(
+        self,
+        events: Iterable[AnyEvent],
+        prompt: str | Sequence[int],
+        *,
+        method: str = "draft",
+        drafter: Drafter | None = None,
+        chat: bool = True,
+        processors: Sequence[Processor] = (),
+        **settings: Any,
+    ) -> Trace:
         """Events of one of this session's runs, with the facts a reader needs."""
-        return Trace.record(events, header=self.header(**options), token_text=self.token_text)
-
-    def header(self, **options: Any) -> dict[str, Any]:
-        """What a reader of a trace needs to know about the run."""
-        plain = {k: v for k, v in options.items() if isinstance(v, str | int | float | bool)}
-        return {
+        config = self._run_config(method, drafter, settings)
+        told = {f.name: getattr(config, f.name) for f in fields(config)}
+        header = {
             "model": self.loaded.name,
-            "dtype": str(self.loaded.dtype).removeprefix("torch."),
-            "device": torch.device(self.loaded.device).type,
+            "drafter": drafter.name if drafter else method,
+            "draft_model": self.draft or "",
+            "prompt": prompt if isinstance(prompt, str) else "",
+            "chat": chat,
+            "processors": [type(processor).__name__ for processor in processors],
+            "dtype": dtype_name(self.loaded.dtype),
+            "device": self.loaded.device.type,
+            "seed": config.seed,
+            "settings": told
+            | {"eos": sorted(config.eos_ids), "stop_strings": [*config.stop_strings]},
             "labkit": labkit.__version__,
             "torch": torch.__version__,
             "transformers": transformers.__version__,
-            "settings": plain,
         }
+        return Trace.record(events, header=header, token_text=self.token_text)
+
+
+def _shipped_draft(model: Any) -> str | None:
+    """The folder of the draft model that was made for this very target, if the lab ships one."""
+    for config in sorted(_WEIGHTS.glob("*/config.json")):
+        facts = json.loads(config.read_text(encoding="utf-8"))["labkit"]
+        if facts["target_fingerprint"] == target_fingerprint(model):
+            return str(config.parent)
+    return None
 
 
 def _is_ours(folder: Path) -> bool:
     """Was this folder written by ``labkit train draft``?"""
-    return '"labkit-draft"' in (folder / "config.json").read_text(encoding="utf-8")
+    config = folder / "config.json"
+    return config.is_file() and '"labkit-draft"' in config.read_text(encoding="utf-8")

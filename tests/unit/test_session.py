@@ -194,7 +194,7 @@ def test_a_benchmark_pools_every_prompt_and_compares_texts(lab: Lab) -> None:
     assert {r.numbers.prompts for r in rows} == {2}
     assert len({r.numbers.tokens for r in rows}) == 1, "greedy in float32: one text for all"
     assert len({r.numbers.prompt_tokens for r in rows}) == 1
-    assert all(r.same_as_ar == 2 for r in rows)
+    assert all((r.same_as_ar, r.near_ties, r.faults) == (2, 0, 0) for r in rows)
     assert by_name["ar"].speedup_vs_ar == 1.0
     assert by_name["draft"].numbers.mean_accepted_length == 4.0  # 12 = 5 + 5 + 2
     assert by_name["generate"].numbers.rounds is None
@@ -360,3 +360,18 @@ def test_rows_add_up_over_runs(lab: Lab) -> None:
         assert getattr(both, name) == sum(getattr(s, name) for s in single)
     assert both.tokens_per_second == both.tokens / 2
     assert replace(both, tokens=0) != both
+
+
+def test_a_benchmark_tells_a_fault_from_the_same_text(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method that writes another token than the likeliest one is named."""
+
+    def fake(lab: Lab, method: str, prompt: Prompt, settings: dict[str, Any]) -> Any:
+        right = one_by_one(lab, lab.tokens(prompt.text), 1)
+        wrong = (lab.tokens("z", chat=False)[0],)
+        return (right if method == "ar" or prompt.id == "b" else wrong), None, 1.0
+
+    monkeypatch.setattr(bench_run, "_once", fake)
+    found = bench(lab, ["ar", "ngram"], PROMPTS, max_new_tokens=9)[1]
+    assert (found.same_as_ar, found.near_ties, found.faults) == (1, 0, 1)
