@@ -59,7 +59,7 @@ def _tiny_gpt2(attention: str, seed: int, context: int) -> Any:
 
 
 @lru_cache
-def prompt_of(length: int, *, vocab_size: int = 64, seed: int = 7) -> tuple[int, ...]:
+def prompt_of(length: int, *, vocab_size: int = 64, seed: int = 6) -> tuple[int, ...]:
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randint(vocab_size, (length,), generator=generator).tolist())
 

@@ -1,5 +1,6 @@
 """The loop: order of events, where a run ends, who wrote what, and refusals before any work."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -149,6 +150,20 @@ def test_logprobs_are_the_targets_own_for_every_kind_of_token() -> None:
     told = [p for r in trace.rounds for p in r.committed.logprobs]
     assert told == pytest.approx(expected, abs=1e-4)
     assert max(told) < -1e-3  # the known fault reports 0 for all of them
+
+
+def test_logprob_of_an_impossible_token_is_a_number_that_json_knows() -> None:
+    """Only a processor can choose a token of which the model says never."""
+    table = torch.zeros(4, 4, dtype=torch.float64)
+    table[:, 1] = 1
+
+    def only_two(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, -torch.inf).index_fill_(1, torch.tensor([2]), 0.0)
+
+    where = Target(TableModel(table))
+    trace = run(where, Nothing(), (1,), processors=[only_two], max_new_tokens=2, detail="full")
+    assert trace.tokens == (2, 2)
+    assert Trace.from_json(json.loads(trace.dumps())).tokens == (2, 2)
 
 
 # Where a run ends.

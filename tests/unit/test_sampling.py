@@ -96,6 +96,11 @@ def test_temperature_zero_is_one_hot_and_ties_go_to_the_lower_id() -> None:
     assert p[0, 4] == 1
 
 
+def test_a_tiny_temperature_is_nearly_greedy_and_finite() -> None:
+    p = Warp(1e-39)(torch.tensor([[30.0, 29.0, -30.0]]))
+    assert p.tolist() == [[1.0, 0.0, 0.0]]
+
+
 def test_top_p_always_keeps_the_likeliest() -> None:
     p = Warp(1.0, top_p=1e-9)(torch.tensor([[0.0, 2.0, 1.0]]))
     assert p.tolist() == [[0.0, 1.0, 0.0]]

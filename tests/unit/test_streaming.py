@@ -150,6 +150,7 @@ def until_stop(text: str, *stops: str, decode: Decode = letters) -> tuple[str, i
     return said + stream.flush().text, len(text)
 
 
+@settings(deadline=None)
 @given(st.text("abc", max_size=12), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))
 def test_stops_where_a_plain_search_stops(text: str, stops: list[str]) -> None:
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]

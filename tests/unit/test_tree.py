@@ -1,7 +1,7 @@
 """The tree's derived views against their definitions, on random trees and on one drawn by hand."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import BadInput
@@ -52,6 +52,7 @@ def follows_ancestry(mask: tuple[tuple[bool, ...], ...], tree: DraftTree) -> boo
     )
 
 
+@settings(deadline=None)
 @given(trees())
 def test_mask_is_ancestry(tree: DraftTree) -> None:
     assert follows_ancestry(tree.mask, tree)
@@ -63,6 +64,7 @@ def test_mask_check_can_fail() -> None:
     assert not follows_ancestry(triangle, DRAWN)
 
 
+@settings(deadline=None)
 @given(trees())
 def test_paths_rebuild_parents(tree: DraftTree) -> None:
     paths = [tree.path(i) for i in range(len(tree))]
@@ -71,6 +73,7 @@ def test_paths_rebuild_parents(tree: DraftTree) -> None:
     assert tree.leaves == tuple(i for i in range(len(tree)) if not any(i in p[:-1] for p in paths))
 
 
+@settings(deadline=None)
 @given(trees(), st.integers(0, 5))
 def test_up_to_depth_keeps_the_upper_paths(tree: DraftTree, depth: int) -> None:
     def texts(tree: DraftTree) -> list[list[int]]:

@@ -1,0 +1,147 @@
+"""How often the host waits for the device, and what recording costs in operations.
+
+On a device that is not there (`far.py`), since there may be none; what is counted is the calls that
+would wait for a real one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from far import FAR, HERE, Far, FarAway, move_away
+from helpers import branching, greedy_reference, prompt_of, tiny
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit import toy
+from labkit.config import DecodeConfig
+from labkit.decode import speculate
+from labkit.drafters.base import Drafter
+from labkit.drafters.draft_model import DraftModel
+from labkit.drafters.ngram import NGram
+from labkit.events import Committed
+from labkit.target import Target
+
+PROMPT = prompt_of(17)
+
+
+def llama(seed: int = 0, *, far: bool = True) -> Any:
+    model = toy.tiny("llama", seed=seed, layers=1)
+    return move_away(model) if far else model
+
+
+@pytest.mark.parametrize(
+    ("read", "count"),
+    [
+        (lambda x: x.tolist(), 1),
+        (lambda x: x.sum().item(), 1),
+        (lambda x: float(x[0]) + int(x[1]), 2),
+        (lambda x: bool((x > 0).all()), 1),
+        (lambda x: x.cpu(), 1),
+        (lambda x: x.to("cpu"), 1),
+        (lambda x: x.to(device="cpu"), 1),
+        (lambda x: torch.zeros(3).copy_(x), 1),
+        (lambda x: x.nonzero(), 1),
+        (lambda x: torch.where(x > 0), 1),
+        (lambda x: x[x > 0], 1),
+        (lambda x: x.masked_select(x > 0), 1),
+        (lambda x: (x + 1)[1:].argmax(), 0),
+        (lambda x: x.masked_fill(x > 0, 0).cumsum(0), 0),
+        (lambda x: x.index_copy(0, torch.tensor([1]).to(x.device), x[:1]), 0),
+    ],
+)
+def test_the_counter_counts(read: Callable[[Any], Any], count: int) -> None:
+    """Negative and positive controls: ways of reading that are counted, and what is not one."""
+    with FarAway() as away:
+        read(torch.tensor([3.0, -1.0, 2.0], device=FAR))
+    assert len(away.reads) == count
+
+
+def test_devices_do_not_mix() -> None:
+    with FarAway(), pytest.raises(AssertionError, match="mixes two devices"):
+        torch.tensor([1.0], device=FAR) + torch.tensor([1.0])
+
+
+def reads_per_round(make: Callable[[], Drafter], **settings: Any) -> list[int]:
+    counts, config = [], DecodeConfig(max_new_tokens=9, draft_length=3, **settings)
+    with FarAway() as away:
+        for event in speculate(Target(llama()), make(), PROMPT, config=config):
+            if isinstance(event, Committed):
+                counts.append(len(away.reads))
+    return [after - before for before, after in zip([0, *counts], counts, strict=False)]
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 1.0},
+    "all warps": {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01},
+    "processors": {"repetition_penalty": 1.3},
+    "processors, sampled": {"repetition_penalty": 1.3, "temperature": 1.0},
+}
+
+
+@pytest.mark.parametrize("detail", ["timing", "summary"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_at_most_two_reads_per_round(settings: dict[str, Any], detail: str) -> None:
+    """One for the drafted tokens, one for the accept tests and the next token."""
+    reads = reads_per_round(
+        lambda: DraftModel(llama(seed=5), vocab_size=64), detail=detail, **settings
+    )
+    assert max(reads) == 2
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_one_read_per_round_without_a_draft_model(settings: dict[str, Any]) -> None:
+    tree = branching(greedy_reference(tiny(), PROMPT, 20), start=len(PROMPT))
+    assert set(reads_per_round(NGram, **settings)) == {1}
+    assert set(reads_per_round(lambda: tree, **settings)) == {1}
+
+
+@pytest.mark.parametrize(("target_far", "draft_far"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_target_and_draft_on_two_devices(
+    target_far: bool, draft_far: bool, temperature: float
+) -> None:
+    """The same tokens as with both on one; an operation that mixed devices would have failed."""
+    config = DecodeConfig(max_new_tokens=9, temperature=temperature, seed=3, repetition_penalty=1.2)
+
+    def tokens(target: Any, draft: Any) -> list[int]:
+        drafter = DraftModel(draft, vocab_size=64)
+        events = speculate(Target(target), drafter, PROMPT, config=config)
+        return [t for event in events if isinstance(event, Committed) for t in event.tokens]
+
+    plain = tokens(llama(far=False), llama(seed=5, far=False))
+    with FarAway():
+        assert tokens(llama(far=target_far), llama(seed=5, far=draft_far)) == plain
+
+
+# What recording costs.
+
+
+class Operations(TorchDispatchMode):
+    """Counts tensor operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operations(detail: Any, temperature: float) -> int:
+    drafter = DraftModel(tiny(seed=5), vocab_size=64)
+    config = DecodeConfig(max_new_tokens=12, detail=detail, temperature=temperature)
+    with Operations() as operations:
+        for _ in speculate(Target(tiny()), drafter, PROMPT, config=config):
+            pass
+    return operations.count
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_only_full_detail_costs_tensor_operations(temperature: float) -> None:
+    timing, summary, full = (operations(d, temperature) for d in ("timing", "summary", "full"))
+    assert timing == summary < full
+
+
+def test_far_is_not_here() -> None:
+    assert Far(torch.zeros(2)).device == FAR != HERE

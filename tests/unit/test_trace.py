@@ -1,0 +1,149 @@
+"""Traces on disk and by round. Runs are those of `test_metrics`, or tiny real ones."""
+
+import itertools
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import prompt_of, run, tiny
+
+from labkit import toy
+from labkit.config import DecodeConfig
+from labkit.decode import speculate
+from labkit.drafters.draft_model import DraftModel
+from labkit.drafters.ngram import NGram
+from labkit.errors import BadInput
+from labkit.events import Prefilled
+from labkit.target import Target
+from labkit.trace import Trace
+
+PROMPT = prompt_of(9)
+
+
+def recorded(**options: Any) -> Trace:
+    events = speculate(
+        Target(tiny()), NGram(), PROMPT, config=DecodeConfig(max_new_tokens=8, **options)
+    )
+    return Trace.record(events, header={"model": "toy"}, token_text=lambda i: f"t{i}")
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    trace = recorded(detail="full")
+    path = trace.save(tmp_path / "run.json")
+    back = Trace.load(path)
+    assert back == Trace.from_json(trace.to_json())
+    assert back.dumps() == trace.dumps()
+    assert (back.tokens, back.sources, back.prompt) == (trace.tokens, trace.sources, PROMPT)
+    assert back.header == {"model": "toy"}
+    assert back.vocabulary == trace.vocabulary
+
+
+def test_vocabulary_holds_every_id_that_occurs_and_no_other() -> None:
+    trace = recorded(detail="full")
+    first = trace.rounds[0]
+    shown = {i for row in first.scored.p_top for i, _ in row}
+    assert {*PROMPT, *trace.tokens, *shown} <= set(trace.vocabulary)
+    assert trace.token_text(PROMPT[0]) == f"t{PROMPT[0]}"
+    assert set(recorded(detail="timing").vocabulary) < set(range(64))
+    assert Trace(trace.events).token_text(5) == "<5>"
+
+
+def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = recorded().save(tmp_path / "run.json")
+    before = path.read_text()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        recorded(detail="full").save(path)
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_saved_traces_can_be_read_by_others(tmp_path: Path) -> None:
+    """As any other new file: a temporary file's own mode would shut out a shared server's users."""
+    path = recorded().save(tmp_path / "run.json")
+    (tmp_path / "other").touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((tmp_path / "other").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("", "JSON file"),
+        ("{", "JSON file"),
+        ("[]", "'list'"),
+        ('{"schema": 99, "events": []}', "99"),
+        ('{"schema": 1, "events": [{"kind": "dreamt"}]}', "dreamt"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: str, named: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    with pytest.raises(BadInput) as caught:
+        Trace.load(path)
+    assert named in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nowhere"):
+        Trace.load(tmp_path / "nowhere.json")
+
+
+def test_a_run_that_was_cut_short_keeps_its_rounds() -> None:
+    whole = recorded()
+    for count in range(1, len(whole.events)):
+        cut = Trace(whole.events[:count])
+        assert all(a.drafted == b.drafted for a, b in zip(cut.rounds, whole.rounds, strict=False))
+        assert cut.tokens == whole.tokens[: len(cut.tokens)]
+        assert cut.finished is None
+    with pytest.raises(BadInput, match="started event"):
+        _ = Trace(whole.events[1:]).started
+
+
+def test_a_full_trace_of_64_tokens_is_small() -> None:
+    """At most 300 KB, with a vocabulary of real size and words of usual length."""
+    model = toy.tiny("llama", vocab_size=49152, layers=1)
+    drafter = DraftModel(model, vocab_size=49152)
+    options: dict[str, Any] = {"detail": "full", "temperature": 1.0, "draft_length": 4}
+    events = run(Target(model), drafter, PROMPT, max_new_tokens=64, **options).events
+    trace = Trace.record(events, token_text=lambda i: f" word{i}")
+    assert len(trace.tokens) == 64
+    assert len(trace.dumps().encode()) <= 300_000
+
+
+def test_chrome_export_lays_phases_end_to_end() -> None:
+    slices = recorded().chrome()
+    json.dumps(slices)
+    assert slices[0]["name"] == "prefilled"
+    assert [s["name"] for s in slices[1:5]] == ["drafted", "scored", "verified", "committed"]
+    for left, right in itertools.pairwise(slices):
+        assert right["ts"] == pytest.approx(left["ts"] + left["dur"], abs=0.2)
+
+
+def test_a_trace_needs_no_torch(tmp_path: Path) -> None:
+    path = recorded(detail="full").save(tmp_path / "run.json")
+    code = (
+        "import sys; from labkit.trace import Trace; from labkit.metrics import acceptance; "
+        f"trace = Trace.load({str(path)!r}); print(acceptance(trace).committed); "
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "8"
+
+
+def test_numbers_that_json_has_no_word_for_are_refused() -> None:
+    """A browser cannot read NaN: better no file than one that shows nothing."""
+    trace = Trace((Prefilled(round=0, tokens=1, seconds=float("nan")),))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        trace.dumps()
