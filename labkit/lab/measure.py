@@ -37,18 +37,15 @@ def forward_seconds(
     ids = lab.tokens("The quick brown fox jumps over the lazy dog.", chat=False)
     text = (ids * (1 + (context + max(counts)) // len(ids)))[: context + max(counts)]
     lab.target.prefill(text[: context + 1])
-    return {n: median(_times(lab, text[context : context + n], repeats)) for n in counts}
-
-
-def _times(lab: Lab, tokens: Sequence[int], repeats: int) -> list[float]:
-    """One warm-up, then ``repeats`` forwards over ``tokens``."""
-    seconds = []
+    taken: dict[int, list[float]] = {n: [] for n in counts}
+    # in turn, so that a busy moment of the machine does not fall on one count alone
     for _ in range(repeats + 1):
-        start = lab.clock()
-        with lab.target.speculation():
-            lab.target.score(DraftTree.chain(tokens))
-        seconds.append(lab.clock() - start)
-    return seconds[1:]
+        for n in counts:
+            start = lab.clock()
+            with lab.target.speculation():
+                lab.target.score(DraftTree.chain(text[context : context + n]))
+            taken[n].append(lab.clock() - start)
+    return {n: median(seconds[1:]) for n, seconds in taken.items()}
 
 
 def weight_bytes(lab: Lab) -> int:

@@ -46,7 +46,8 @@ class Source:
         return (
             f'<div class="labkit-source"><style>{rules}</style>'
             f"<div><b>{html.escape(self.place)}</b></div>"
-            '<pre style="overflow-x:auto;line-height:1.4;margin:.3em 0" tabindex="0" '
+            '<pre style="overflow-x:auto;line-height:1.4;margin:.3em 0;font-family:'
+            'var(--jp-code-font-family,ui-monospace,monospace)" tabindex="0" '
             f'aria-label="Source of {html.escape(self.name)}">{body}</pre></div>'
         )
 

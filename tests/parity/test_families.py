@@ -1,0 +1,139 @@
+"""Every supported kind of model, past its sliding windows, with both attention kernels."""
+
+import pytest
+import torch
+from helpers import (
+    FAMILIES,
+    WINDOW,
+    branching,
+    drafters,
+    greedy_reference,
+    plain_logits,
+    prompt_of,
+    run,
+    tiny,
+)
+
+from labkit.cache import SlotCache
+from labkit.target import Target
+from labkit.tree import DraftTree
+
+COUNT = 40
+ATTENTION = ("sdpa", "eager")
+families = pytest.mark.parametrize("family", FAMILIES)
+attentions = pytest.mark.parametrize("attention", ATTENTION)
+
+
+def reference(family: str, length: int) -> tuple[int, ...]:
+    return greedy_reference(tiny(family), prompt_of(length), COUNT)
+
+
+@pytest.mark.parametrize("length", [1, 17, 200])
+@pytest.mark.parametrize("kind", ["ngram", "draft model", "tree"])
+@attentions
+@families
+def test_greedy_text_is_that_of_plain_decoding(
+    family: str, attention: str, kind: str, length: int
+) -> None:
+    model, prompt, text = (
+        tiny(family, attention=attention),
+        prompt_of(length),
+        reference(family, length),
+    )
+    assert len(set(text)) > 4  # not stuck at a token or two
+    drafter = drafters(model, text, start=length)[kind]()
+    trace = run(Target(model), drafter, prompt, max_new_tokens=COUNT, draft_length=4)
+    assert trace.tokens == text
+
+
+def test_windows_are_shorter_than_the_texts() -> None:
+    """Otherwise the families with windows would show nothing about them."""
+    windowed = {family: SlotCache(tiny(family), device=torch.device("cpu")) for family in FAMILIES}
+    with_window = {f for f, cache in windowed.items() if "sliding_attention" in cache.kinds}
+    assert with_window == {"qwen2", "qwen3", "mistral", "phi3", "gemma3"}
+    assert all(windowed[family].window == WINDOW < COUNT for family in with_window)
+    mixed = {f for f, cache in windowed.items() if len(set(cache.kinds)) == 2}
+    assert mixed == {"qwen2", "qwen3", "gemma3"}
+
+
+@families
+def test_a_window_that_is_ignored_gives_another_text(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: the text depends on the window, and on the tree's own mask."""
+    if SlotCache(tiny(family), device=torch.device("cpu")).window is None:
+        return
+    target, prompt = Target(tiny(family)), prompt_of(17)
+    target._cache.window = 10_000
+    drafter = branching(reference(family, 17), start=17)
+    assert run(target, drafter, prompt, max_new_tokens=COUNT).tokens != reference(family, 17)
+
+
+@attentions
+@families
+def test_tree_scores_are_those_of_one_forward_per_path(family: str, attention: str) -> None:
+    """Logits at each node against transformers' forward over its path, beyond the window."""
+    model, prompt = tiny(family, attention=attention), prompt_of(17)
+    tree = DraftTree((prompt[-1], 1, 2, 3, 4, 5), (-1, 0, 0, 1, 1, 2))
+    target = Target(model)
+    target.prefill(prompt)
+    with target.speculation():
+        logits = target.score(tree).logits
+    for node in range(len(tree)):
+        path = [tree.tokens[i] for i in tree.path(node)]
+        plain = plain_logits(tiny(family), (*prompt[:-1], *path))[-1]
+        assert torch.allclose(logits[node], plain, atol=1e-5), node
+
+
+@families
+def test_scrambled_slots_trees_and_reuse_match_a_plain_forward(family: str) -> None:
+    """The physical order of slots does not matter: text committed in tree order, rolled back and
+    written again into forgotten slots, every step against a plain forward, to 1e-6 of the logits'
+    own size."""
+    model, prompt = tiny(family), prompt_of(12)
+    target, text = Target(model), list(prompt)
+    target.prefill(prompt)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(8):
+        ids = torch.randint(64, (5,), generator=generator).tolist()
+        tree = DraftTree((text[-1], *ids), (-1, 0, 0, 2, 1, 3))
+        path = tree.path([4, 5, 1, 3][step % 4])
+        with target.speculation():
+            logits = target.score(tree).logits
+            target.commit(path)
+        text += [tree.tokens[i] for i in path[1:]]
+        plain = plain_logits(model, text)[-1]
+        size = float(plain.abs().max())
+        assert torch.allclose(logits[path[-1]], plain, atol=1e-6 * max(size, 1.0)), step
+        text.append((text[-1] + 1) % 64)
+        if step == 4:
+            target.truncate(9)
+            text = text[:10]
+    slots = target.committed_slots
+    assert list(slots) != sorted(slots)  # they did get scrambled
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("pads", [1, 4])
+def test_a_prompt_without_padding_equals_a_padded_one_with_the_right_positions(
+    family: str, pads: int
+) -> None:
+    """The lab never pads: ids go in as they are, at positions 0, 1, 2, ... A padded batch row
+    whose positions are derived from its mask gives the same logits, one whose positions are not
+    does not."""
+    model, prompt = tiny(family), prompt_of(5)
+    target = Target(model)
+    target.prefill(prompt)
+    with target.speculation():
+        ours = target.score(DraftTree.chain(prompt[-1:])).logits[0]
+    padded = torch.tensor([[0] * pads + list(prompt)])
+    mask = torch.tensor([[0] * pads + [1] * len(prompt)])
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    with torch.inference_mode():
+        right = model(input_ids=padded, attention_mask=mask, position_ids=positions).logits[0, -1]
+        wrong = model(input_ids=padded, attention_mask=mask, position_ids=positions + pads).logits[
+            0, -1
+        ]
+    assert torch.allclose(ours, right, atol=1e-4)
+    if family == "gpt2":  # Llama's rotary positions are relative: a shift of all changes nothing
+        assert not torch.allclose(ours, wrong, atol=1e-4)
