@@ -26,7 +26,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from labkit.errors import UnsupportedModel
 
-FORGETFUL = ("full_attention", "sliding_attention")
+FORGETFUL = ("full_attention", "sliding_attention", "global")
 _BUCKET = 32  # extents are rounded up to this, so that kernels see few shapes
 _START = 128  # slots at first; doubled when they run out
 
@@ -285,7 +285,16 @@ def check_supported(model: Any) -> None:
             got=config._attn_implementation,
             next_step='load the model with attn_implementation="sdpa"',
         )
-    if not {"cache", "past_key_values"} & set(inspect.signature(model.forward).parameters):
+    takes = set(inspect.signature(model.forward).parameters)
+    if getattr(config, "alibi", False) or "position_ids" not in takes:
+        # distances from the order of keys (ALiBi) would be wrong as soon as slots are reused
+        raise UnsupportedModel(
+            f"positions of {config.model_type}",
+            expected="positions that a forward is told (position_ids)",
+            got="distances taken from the order of keys in the cache",
+            next_step="choose a model with rotary or learned positions",
+        )
+    if not {"cache", "past_key_values"} & takes:
         # it might swallow the cache without a word, and see no context
         raise UnsupportedModel(
             f"forward of {type(model).__name__}",
@@ -303,7 +312,7 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
     """
     count = config.num_hidden_layers
     window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None)
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
     if kinds is None:
         kinds = ["sliding_attention" if window else "full_attention"] * count
     for number, kind in enumerate(kinds):

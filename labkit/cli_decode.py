@@ -269,6 +269,10 @@ def _check_draft(methods: Sequence[str], draft: str | None, confidence: float) -
 
 
 def _check_prompt(prompt: str) -> None:
+    if not prompt.isprintable() and any("\ud800" <= c <= "\udfff" for c in prompt):
+        raise BadInput(
+            "prompt", expected="UTF-8 text", got="other bytes", next_step="type a prompt in UTF-8"
+        )
     if not prompt.strip():
         raise BadInput("prompt", expected="some text", got=repr(prompt), next_step="type a prompt")
 
@@ -278,7 +282,11 @@ def _check_writable(path: Path | None) -> None:
     if path is None:
         return
     folder = path.resolve().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    if (
+        (path.exists() and not path.is_file())
+        or not folder.is_dir()
+        or not os.access(folder, os.W_OK)
+    ):
         raise BadInput(
             "--trace",
             expected="a file in a folder that exists and may be written to",

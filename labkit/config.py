@@ -57,8 +57,11 @@ class DecodeConfig:
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "draft_length", "top_k", "seed", "top"):
             _check(_is_whole(getattr(self, name)), name, "a whole number", getattr(self, name))
+            # a plain int: one of numpy or torch could not be written into a trace
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
             _check(isinstance(getattr(self, name), Real), name, "a number", getattr(self, name))
+        _check(-(2**63) <= self.seed < 2**63, "seed", "a whole number of 64 bits", self.seed)
         _check(self.max_new_tokens >= 1, "max_new_tokens", "1 or more", self.max_new_tokens)
         _check(self.draft_length >= 0, "draft_length", "0 or more", self.draft_length)
         _check(0 <= self.temperature < float("inf"), "temperature", "0 or more", self.temperature)
@@ -66,7 +69,7 @@ class DecodeConfig:
         _check(0 < self.top_p <= 1, "top_p", "a number in (0, 1]", self.top_p)
         _check(0 <= self.min_p < 1, "min_p", "a number in [0, 1)", self.min_p)
         _check(
-            self.repetition_penalty > 0,
+            0 < self.repetition_penalty < float("inf"),
             "repetition_penalty",
             "more than 0",
             self.repetition_penalty,
@@ -81,11 +84,13 @@ class DecodeConfig:
             "a list of texts",
             self.stop_strings,
         )
+        stops = tuple(self.stop_strings or ())
+        object.__setattr__(self, "stop_strings", stops)  # an iterator could be read once only
         _check(
-            all(self.stop_strings),
+            all(isinstance(stop, str) and stop for stop in stops),
             "stop_strings",
             "texts of at least one character",
-            self.stop_strings,
+            stops,
         )
         given = self.eos
         ids = _token_ids(given)

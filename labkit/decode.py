@@ -309,7 +309,9 @@ class _Run:
                 "max_new_tokens" if made == self.config.max_new_tokens else "context_limit"
             )
         if self.reason and self.reason != "stop_string" and self.text:
-            text += self.text.flush().text
+            rest = self.text.flush()
+            text += rest.text
+            self.reason = "stop_string" if rest.stopped else self.reason
         return count, text
 
     def _budget(self) -> int:

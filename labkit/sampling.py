@@ -42,7 +42,7 @@ class Warp:
         if config.repetition_penalty != 1.0:
             from transformers import RepetitionPenaltyLogitsProcessor
 
-            first = (RepetitionPenaltyLogitsProcessor(config.repetition_penalty),)
+            first = (RepetitionPenaltyLogitsProcessor(float(config.repetition_penalty)),)
         return cls(
             config.temperature, config.top_k, config.top_p, config.min_p, (*first, *processors)
         )
@@ -99,7 +99,7 @@ class Warp:
             )
         rows = []
         for row, prefix in zip(logits, prefixes, strict=True):
-            scores = row[None]
+            scores = row[None].clone()  # a processor may write in place; the model's row stays
             ids = torch.as_tensor(prefix, dtype=torch.long, device=row.device)[None]
             for processor in self.processors:
                 scores = processor(ids, scores)
@@ -124,7 +124,9 @@ def _nucleus(p: Tensor, top_p: float) -> Tensor:
     """Keep the likeliest tokens until their mass reaches ``top_p``; always the likeliest one."""
     ordered, order = p.sort(-1, descending=True)
     before = ordered.cumsum(-1) - ordered
-    return torch.zeros_like(p).scatter_(-1, order, ordered.masked_fill(before >= top_p, 0))
+    dropped = before >= top_p
+    dropped[..., 0] = False  # also when top_p is too small for the dtype
+    return torch.zeros_like(p).scatter_(-1, order, ordered.masked_fill(dropped, 0))
 
 
 def _renormalise(p: Tensor) -> Tensor:

@@ -120,7 +120,9 @@ class TableModel(nn.Module):
     def get_output_embeddings(self) -> nn.Module:
         return self.table
 
-    def forward(self, input_ids: Tensor, past_key_values: Any = None, **_: Any) -> SimpleNamespace:
+    def forward(
+        self, input_ids: Tensor, position_ids: Any = None, past_key_values: Any = None, **_: Any
+    ) -> SimpleNamespace:
         """Logits [1, n, V] = log of the table's rows."""
         return SimpleNamespace(logits=self.table(input_ids))
 

@@ -5,6 +5,7 @@ Does not know: models, torch, drawing.
 Invariants: a trace holds no tensors; ``Trace.load(trace.save(path))`` draws the same pictures.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -161,15 +162,24 @@ class Trace:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write the trace; the file appears whole or not at all."""
-        path = Path(path)
+        """Write the trace; the file appears whole or not at all.
+
+        Raises:
+            BadInput: a path that is no ordinary file or that cannot be written.
+        """
+        path = Path(path).resolve()
+        if path.exists() and not path.is_file():
+            raise _unwritable(path, "a folder, a pipe or a device")
         text = self.dumps()
         part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         try:
             part.write_text(text, encoding="utf-8")
             os.replace(part, path)
+        except OSError as error:
+            raise _unwritable(path, f"{type(error).__name__}: {error.strerror}") from error
         finally:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
         return path
 
     @classmethod
@@ -208,6 +218,15 @@ class Trace:
             )
             at += event.seconds
         return out
+
+
+def _unwritable(path: Path, got: str) -> BadInput:
+    return BadInput(
+        f"trace file {str(path)!r}",
+        expected="a file in a folder that may be written to",
+        got=got,
+        next_step="choose another path",
+    )
 
 
 def _rounds(events: tuple[Event, ...]) -> Iterator[Round]:

@@ -46,7 +46,10 @@ def ticking() -> Clock:
 
 
 def drawn(clock: Clock) -> DraftModel:
-    return DraftModel(TableModel(table(1, 3)), vocab_size=V, clock=clock)
+    """Like the target, but for every third token, after which it is mistaken."""
+    rows = table(1, 3)
+    rows[2::3] = table(2, 3)[2::3]
+    return DraftModel(TableModel(rows), vocab_size=V, clock=clock)
 
 
 def branches(tokens: tuple[int, ...], _rng: Any, depth: int) -> Draft:

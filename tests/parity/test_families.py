@@ -28,12 +28,23 @@ def reference(family: str, length: int) -> tuple[int, ...]:
     return greedy_reference(tiny(family), prompt_of(length), COUNT)
 
 
+# Not every draft length with every drafter: tests/lossless/test_greedy.py does that for Llama.
+WAYS = [
+    ("ngram", 5),
+    ("draft model", 3),
+    ("self-draft", 5),
+    ("ruined", 1),
+    ("tree", 3),
+    ("tree", 5),
+]
+
+
 @pytest.mark.parametrize("length", [1, 17, 200])
-@pytest.mark.parametrize("kind", ["ngram", "draft model", "tree"])
+@pytest.mark.parametrize(("kind", "draft_length"), WAYS)
 @attentions
 @families
 def test_greedy_text_is_that_of_plain_decoding(
-    family: str, attention: str, kind: str, length: int
+    family: str, attention: str, kind: str, draft_length: int, length: int
 ) -> None:
     model, prompt, text = (
         tiny(family, attention=attention),
@@ -42,7 +53,7 @@ def test_greedy_text_is_that_of_plain_decoding(
     )
     assert len(set(text)) > 4  # not stuck at a token or two
     drafter = drafters(model, text, start=length)[kind]()
-    trace = run(Target(model), drafter, prompt, max_new_tokens=COUNT, draft_length=4)
+    trace = run(Target(model), drafter, prompt, max_new_tokens=COUNT, draft_length=draft_length)
     assert trace.tokens == text
 
 

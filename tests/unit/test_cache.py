@@ -1,5 +1,7 @@
 """Slot bookkeeping against a plain list; masks drawn by hand; edge values of the roll-back."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+import labkit
 from labkit.cache import SlotCache, SlotTable, check_supported
 from labkit.errors import UnsupportedModel
 from labkit.target import Target
@@ -206,6 +209,18 @@ def test_attention_without_masks_is_refused() -> None:
     config: Any = SimpleNamespace(get_text_config=lambda: text)
     with pytest.raises(UnsupportedModel, match="flash_attention_2"):
         check_supported(SimpleNamespace(config=config, forward=lambda past_key_values: None))
+
+
+def test_only_one_module_knows_the_cache_classes() -> None:
+    """Their layout changed with almost every release of transformers."""
+    inside = re.compile(r"cache_utils|past_key_values\s*[\[.]|\.crop\(|key_cache|DynamicCache")
+    package = Path(labkit.__file__).parent
+    users = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if inside.search(path.read_text(encoding="utf-8"))
+    }
+    assert users == {"cache.py"}
 
 
 def test_keys_and_values_of_different_width_grow_past_the_first_table() -> None:

@@ -34,7 +34,10 @@ from labkit.errors import BadInput
         ("eos", "</s>"),
         ("temperature", "hot"),
         ("stop_strings", "one text instead of a list"),
-        ("stop_strings", ["fine", ""]),
+        ("stop_strings", ("fine", "")),
+        ("stop_strings", ("fine", 3)),
+        ("seed", 2**63),
+        ("repetition_penalty", float("inf")),
     ],
 )
 def test_impossible_settings_are_refused_by_name(name: str, value: Any) -> None:

@@ -63,10 +63,18 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(BadInput, match="No space"):
         recorded(detail="full").save(path)
     assert path.read_text() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="choose another path"):
+        recorded().save(tmp_path)
+    with pytest.raises(BadInput, match="No such file"):
+        recorded().save(tmp_path / "nowhere" / "run.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_saved_traces_can_be_read_by_others(tmp_path: Path) -> None:
