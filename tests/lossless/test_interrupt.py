@@ -74,7 +74,7 @@ def test_closing_after_any_event(count: int) -> None:
     check_next_run(target, drafter)
 
 
-def all_but_forgetting(events: Iterator[Any]) -> None:
+def to_the_end(events: Iterator[Any]) -> None:
     for _ in events:
         pass
 
@@ -94,7 +94,7 @@ def test_interrupt_inside_a_forward(model: Any, number: int, where: str) -> None
     handle = place(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            all_but_forgetting(events_of(target, drafter))
+            to_the_end(events_of(target, drafter))
     finally:
         handle.remove()
     check_as_at_last_commit(target, drafter, TEXT)
@@ -122,7 +122,7 @@ def test_an_error_in_a_callback(kind: str, number: int) -> None:
         "text": {"text": TextStream(lambda ids: bad("x" * len(ids)))},
     }[kind]
     with pytest.raises(RuntimeError, match="callback"):
-        all_but_forgetting(events_of(target, drafter, **options))
+        to_the_end(events_of(target, drafter, **options))
     check_as_at_last_commit(target, drafter, TEXT)
     check_next_run(target, drafter)
 
@@ -173,17 +173,22 @@ def first_and_last(lines: list[Line]) -> list[int]:
     return sorted({*first.values(), *{line: at for at, line in enumerate(lines)}.values()})
 
 
+def whole_run(target: Target, drafter: DraftModel) -> Callable[[], None]:
+    return lambda: to_the_end(events_of(target, drafter))
+
+
 def wrong_after_interrupts(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
     """The lines at which an interrupt spoils the next run."""
     monkeypatch.setattr("labkit.cache._START", 8)  # the table has to grow, too
-    lines = traced(lambda: all_but_forgetting(events_of(*pair())))
+    lines = traced(whole_run(*pair()))
     wrong = []
     for at in first_and_last(lines):
         target, drafter = pair()
-        traced(lambda: all_but_forgetting(events_of(target, drafter)), at)  # noqa: B023
+        assert traced(whole_run(target, drafter), at) == lines[: at + 1]
         try:
             check_next_run(target, drafter)
-        except (AssertionError, IndexError, RuntimeError):
+        except (AssertionError, IndexError, RuntimeError) as error:
+            print("LINE", lines[at], type(error), str(error)[:100])
             wrong.append(lines[at])
     return wrong
 
