@@ -78,6 +78,9 @@ class DecodeConfig:
             self.detail in get_args(Detail), "detail", " or ".join(get_args(Detail)), self.detail
         )
         _check(self.top >= 1, "top", "1 or more", self.top)
+        self._check_ends()
+
+    def _check_ends(self) -> None:
         _check(
             not isinstance(self.stop_strings, str),
             "stop_strings",

@@ -36,7 +36,7 @@ from labkit.trace import Trace
 AVAILABLE = ("ar", "ngram", "draft")
 # Draft lengths that pay on 2 CPU cores, where every drafted token costs a tenth of a target step
 # and copying costs nothing; used when a run does not name its own.
-DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 1}
+DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 2}
 _WEIGHTS = Path(labkit.__file__).parent / "weights"
 
 
