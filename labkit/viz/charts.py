@@ -58,8 +58,12 @@ class Chart:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        svg, words = self.picture.svg, repr(self)
-        chart: dict[str, Any] = {"text/html": svg, "image/svg+xml": svg, "text/plain": words}
+        picture, words = self.picture, repr(self)
+        chart: dict[str, Any] = {
+            "text/html": picture.drawing,
+            "image/svg+xml": picture.svg,
+            "text/plain": words,
+        }
         below = (
             f"<p>{html.escape(self.sentence)}</p><details><summary>The numbers as a table</summary>"
             f"{self.table}</details>"

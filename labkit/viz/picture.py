@@ -4,10 +4,13 @@ Owns: the three representations (text/html, image/svg+xml, text/plain). Does not
 Invariants: ``repr(picture)`` is the sentence; the html holds drawing and sentence and no script.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.viz.svg import escape
+
+_READABLE = 640  # pixels; a picture made for a wider page is not shrunk below this
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +22,20 @@ class Picture:
     note: str = ""
 
     @property
+    def drawing(self) -> str:
+        """The drawing; a narrow page scrolls it before it gets too small to read."""
+        across = re.search(r'width="(\d+)"', self.svg)
+        least = min(int(across.group(1)), _READABLE) if across else _READABLE
+        return (
+            f'<div style="overflow-x:auto"><div style="min-width:{least}px">{self.svg}</div></div>'
+        )
+
+    @property
     def html(self) -> str:
         """The drawing with the sentence as its caption."""
         note = f"<br><em>{escape(self.note)}</em>" if self.note else ""
         return (
-            f'<figure style="margin:0">{self.svg}<figcaption style="font-size:1rem;'
+            f'<figure style="margin:0">{self.drawing}<figcaption style="font-size:1rem;'
             f'line-height:1.5;max-width:60em">{escape(self.sentence)}{note}</figcaption></figure>'
         )
 

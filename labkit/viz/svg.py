@@ -79,13 +79,12 @@ def text(
     anchor: str = "start",
     weight: int = 400,
 ) -> str:
-    """One line of text; ``classes`` may name lk-mono, lk-muted and lk-gone."""
+    """One line of text; ``classes`` may name lk-mono and lk-muted."""
     rest = f' class="{classes}"' if classes else ""
     rest += f' fill="{TONES["muted"][0]}"' if "lk-muted" in classes else ""
     rest += ' font-family="monospace"' if "lk-mono" in classes else ""
     rest += f' text-anchor="{anchor}"' if anchor != "start" else ""
     rest += f' font-weight="{weight}"' if weight != 400 else ""
-    rest += ' text-decoration="line-through"' if "lk-gone" in classes else ""
     return f'<text x="{number(x)}" y="{number(y)}" font-size="{size}"{rest}>{escape(words)}</text>'
 
 

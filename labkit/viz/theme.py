@@ -77,7 +77,6 @@ def style_sheet() -> str:
         f".labkit text{{fill:var(--lk-ink);font-family:{SANS}}}",
         f".labkit .lk-mono{{font-family:{MONO}}}",
         ".labkit .lk-muted{fill:var(--lk-muted)}",
-        ".labkit .lk-gone{text-decoration:line-through}",
         ".labkit .lk-paper{fill:var(--lk-paper)}",
         ".labkit .lk-soft{fill:var(--lk-soft)}",
         ".labkit .lk-line{stroke:var(--lk-line)}",

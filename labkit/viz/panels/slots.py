@@ -152,10 +152,10 @@ def _cell_parts(index: int, slot: Slot, glyph: str, words: str) -> tuple[str, ..
     if not words:
         return ground, seat
     middle = (PITCH - 4) / 2
-    gone = " lk-gone" if slot.use == "forgotten" else ""
+    faded = " lk-muted" if slot.use == "forgotten" else ""
     again = f"  ×{slot.tenants}" if slot.tenants > 1 else ""
     tenant = (
-        text(shortened(words, 7), middle, 33, size=14, classes="lk-mono" + gone, anchor="middle")
+        text(shortened(words, 7), middle, 33, size=14, classes="lk-mono" + faded, anchor="middle")
         + text(
             f"pos {slot.position}{again}", middle, 50, size=12, classes="lk-muted", anchor="middle"
         )

@@ -5,7 +5,6 @@
 // everything that was attached is detached by the function that `render` returns.
 
 const PLAY_EVERY_MS = 1100;
-const SAVE_AFTER_MS = 150;
 const LARGEST = 1.15; // how much a picture may grow to fill the page
 const LARGER = 1.6; // the same, for a room
 const KEYS = { ArrowLeft: "back", ArrowRight: "next", Home: "first", End: "last", " ": "play" };
@@ -171,15 +170,15 @@ class View {
   }
 
   go(step) {
-    this.model.set("step", step);
-    this.show();
-    this.save();
+    this.tell("step", step);
   }
 
-  /** Tell Python once the reader rests: a drag over many steps is one message. */
-  save() {
-    clearTimeout(this.saving);
-    this.saving = setTimeout(() => this.model.save_changes(), SAVE_AFTER_MS);
+  /** Saved at once: an unsaved value would be overwritten by the kernel's echo of an older one.
+      The widget manager itself merges what changes while a message is under way. */
+  tell(name, value) {
+    this.model.set(name, value);
+    this.show();
+    this.model.save_changes();
   }
 
   play() {
@@ -206,9 +205,7 @@ class View {
   }
 
   setGrain() {
-    this.model.set("grain", this.model.get("grain") === "round" ? "phase" : "round");
-    this.show();
-    this.save();
+    this.tell("grain", this.model.get("grain") === "round" ? "phase" : "round");
   }
 
   setLarger() {
@@ -257,7 +254,6 @@ class View {
 
   close() {
     this.pause();
-    clearTimeout(this.saving);
     this.detach.abort();
     this.seen.disconnect();
     this.sized.disconnect();
