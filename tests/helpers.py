@@ -5,10 +5,12 @@ Everything here is meant to be obviously right rather than fast.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import transformers
+from torch import nn
 
 from labkit import toy
 from labkit.config import DecodeConfig
@@ -56,6 +58,62 @@ def _tiny_gpt2(attention: str, seed: int, context: int) -> Any:
         torch.manual_seed(seed)
         model = transformers.GPT2LMHeadModel(config)
     return model.eval().requires_grad_(False)
+
+
+class SumModel(nn.Module):
+    """The next token is a sum over all tokens that the mask lets a query see, each times its
+    position, modulo the vocabulary: the least change in what is seen changes the text. Whole
+    numbers, so nothing is rounded; a few operations, so it is fast.
+
+    ``slips``: after every third sum it is off by one, as a draft model would be.
+    """
+
+    def __init__(self, *, vocab_size: int = 31, slips: bool = False) -> None:
+        super().__init__()
+        self.slips = slips
+        self.embedding = nn.Embedding(vocab_size, 1, dtype=torch.float64)
+        self.config: Any = SimpleNamespace(
+            model_type="sum",
+            vocab_size=vocab_size,
+            num_hidden_layers=1,
+            max_position_embeddings=None,
+            _attn_implementation="sdpa",
+        )
+        self.config.get_text_config = lambda: self.config
+        self.dtype = torch.float64
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        past_key_values: Any,
+        **_: Any,
+    ) -> SimpleNamespace:
+        new = (input_ids + 1).double()[:, None, :, None], position_ids.double()[:, None, :, None]
+        ids, positions = past_key_values.update(*new, 0)
+        weights = (ids * (positions + 1))[0, 0, :, 0]
+        return SimpleNamespace(logits=self.logits_of(attention_mask[0, 0].double() @ weights)[None])
+
+    def logits_of(self, sums: torch.Tensor) -> torch.Tensor:
+        """[n] -> [n, V]."""
+        slip = (sums % 3 == 0).double() if self.slips else 0
+        best = ((sums + slip) % self.config.vocab_size).long()
+        return nn.functional.one_hot(best, self.config.vocab_size).double() * 9
+
+    def continued(self, prompt: Sequence[int], count: int) -> tuple[int, ...]:
+        """What it writes, by its definition."""
+        tokens = list(prompt)
+        for _ in range(count):
+            total = sum((t + 1) * (i + 1) for i, t in enumerate(tokens))
+            tokens.append(int(self.logits_of(torch.tensor([float(total)]))[0].argmax()))
+        return tuple(tokens[len(prompt) :])
 
 
 @lru_cache
