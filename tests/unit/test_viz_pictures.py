@@ -349,4 +349,7 @@ def test_three_representations() -> None:
     assert bundle["image/svg+xml"] == picture.svg
     assert picture.svg in bundle["text/html"]
     assert "<script" not in bundle["text/html"]
+    assert 'overflow-x:auto"><div style="min-width:640px"' in bundle["text/html"]  # on a phone
+    narrow = viz.kv_slots(viz_traces.chain(), width=390)
+    assert "min-width:390px" in narrow.html
     ET.fromstring(bundle["text/html"].replace("<br>", "<br/>"))

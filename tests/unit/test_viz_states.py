@@ -4,16 +4,22 @@ The slot table is replayed from single events; what it is held against are the c
 engine recorded independently (``slots_before``, ``slots_after``).
 """
 
+import json
+import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import viz_traces
 from viz_traces import Script
 
+from labkit import viz
 from labkit.errors import BadInput
-from labkit.events import Committed, Started
+from labkit.events import Committed, Started, from_json
 from labkit.trace import Trace
 from labkit.viz.states import State, Story, node_statuses, own_token
+
+RECORDED = sorted((Path(__file__).parents[1] / "goldens" / "traces").glob("*.jsonl"))
 
 
 def phases(trace: Trace) -> list[str]:
@@ -133,6 +139,32 @@ def test_verdicts_are_the_same_with_and_without_recorded_trials(make: object) ->
 @pytest.mark.parametrize("make", viz_traces.EVERY.values(), ids=viz_traces.EVERY)
 def test_the_slot_table_agrees_with_the_recorded_counts(make: object) -> None:
     assert miscounted(make()) == []  # type: ignore[operator]
+
+
+def by_the_engine(path: Path) -> Trace:
+    """Events that the engine itself wrote, for tiny models."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return Trace(tuple(from_json(json.loads(line)) for line in lines))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_the_slot_table_agrees_with_the_engine(path: Path) -> None:
+    """Chains and trees, greedy and drawn, every stop reason, every detail."""
+    trace = by_the_engine(path)
+    assert miscounted(trace) == []
+    story = Story.of(trace)
+    seats = {s.position: s.token for s in story.slots(story.states[-1]) if s.use == "committed"}
+    assert seats == dict(enumerate((*trace.prompt, *trace.tokens)[:-1]))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_runs_of_the_engine_can_be_drawn(path: Path) -> None:
+    trace = by_the_engine(path)
+    for step in range(len(Story.of(trace).states)):
+        ET.fromstring(viz.still(trace, step=step).svg)
+    for number in range(1, len(trace.rounds) + 1):
+        ET.fromstring(viz.kv_slots(trace, round=number).svg)
+        ET.fromstring(viz.ribbon(trace, round=number).svg)
 
 
 def test_a_wrong_slot_table_would_be_noticed() -> None:
