@@ -51,8 +51,10 @@ BROWSER_ARGS := $(if $(HEADLESS),--no-browser)
 help:
 	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
 
+# Signed, because JupyterLab takes the pictures out of notebooks that it does not trust.
 lab: $(LAB_READY)
 	@$(PY) -m labkit pull
+	@$(if $(NOTEBOOKS),$(PY) -m nbformat.sign $(NOTEBOOKS) >/dev/null)
 	@echo "JupyterLab: stop it with Ctrl-C; the address with its token is printed below."
 	@exec $(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(FIRST) \
 		--ip=$(IP) --port=$(PORT) $(BROWSER_ARGS) $(AS_ROOT) $(LAB_ARGS)

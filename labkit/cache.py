@@ -27,6 +27,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from labkit.errors import UnsupportedModel
 
 FORGETFUL = ("full_attention", "sliding_attention", "global")
+Masks = dict[str, Tensor | None]
+"""Per kind of layer a mask [1, 1, n, extent], True = attend; None: every query sees every slot."""
 _BUCKET = 32  # extents are rounded up to this, so that kernels see few shapes
 _START = 128  # slots at first; doubled when they run out
 
@@ -180,7 +182,7 @@ class SlotCache:
 
     def place(
         self, positions: Sequence[int], *, ancestors: Tensor
-    ) -> tuple[list[int], dict[str, Tensor]]:
+    ) -> tuple[list[int], Masks]:
         """Give each new token a slot and build the masks of its forward.
 
         Args:
@@ -188,23 +190,32 @@ class SlotCache:
             ancestors: [n, n] bool, which of the new tokens each new token may see.
 
         Returns:
-            the n slots, and per kind of layer a mask [1, 1, n, extent], True = attend.
+            the n slots, and the masks.
         """
         slots = self.table.take(len(positions))
         self._grow()
         write = torch.tensor(slots, device=self.device)
         at = torch.tensor(list(positions), device=self.device)
-        extent = -(-self.table.extent // _BUCKET) * _BUCKET
+        alone = self._sees_all(len(positions))
+        bucket = 1 if alone else _BUCKET
+        extent = -(-self.table.extent // bucket) * bucket
         self._plan.write, self._plan.extent = write, min(extent, self.table.capacity)
         self._plan.length, self._plan.capacity = self.length, self.table.capacity
         self._positions.index_copy_(0, write, at)
-        return slots, self._masks(write, at, ancestors)
+        return slots, {self.kinds[0]: None} if alone else self._masks(write, at, ancestors)
 
-    def _masks(self, write: Tensor, at: Tensor, ancestors: Tensor) -> dict[str, Tensor]:
+    def _sees_all(self, count: int) -> bool:
+        """Is this one query that sees every slot up to the highest? Then it needs no mask, and
+        attention can read the keys of grouped heads in place instead of copying them per head."""
+        without_holes = self.table.extent == self.length + 1
+        plain = self._additive_dtype is None and set(self.kinds) == {"full_attention"}
+        return count == 1 and without_holes and plain
+
+    def _masks(self, write: Tensor, at: Tensor, ancestors: Tensor) -> Masks:
         extent = self._plan.extent
         full = self._committed[:extent].expand(len(at), extent).clone()
         full.index_copy_(1, write, ancestors.to(self.device))
-        masks = {}
+        masks: Masks = {}
         for kind in set(self.kinds):
             mask = full
             if kind == "sliding_attention":
@@ -230,10 +241,13 @@ class SlotCache:
             self._committed[torch.tensor(gone, device=self.device)] = False
         self.table.truncate(length)
 
-    def arguments(self, masks: dict[str, Tensor]) -> dict[str, Any]:
+    def arguments(self, masks: Masks) -> dict[str, Any]:
         """The keyword arguments that hand cache and masks to the model's forward."""
         if self._additive_dtype is not None:
-            masks = {kind: _additive(mask, self._additive_dtype) for kind, mask in masks.items()}
+            masks = {
+                kind: None if mask is None else _additive(mask, self._additive_dtype)
+                for kind, mask in masks.items()
+            }
         mixed = len(masks) > 1
         return {
             self._argument: self._cache,

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.cache import SlotCache, check_supported
+from labkit.cache import Masks, SlotCache, check_supported
 from labkit.capture import capture
 from labkit.errors import BadInput, LabError
 from labkit.tree import DraftTree
@@ -166,7 +166,7 @@ class Target:
         return logits[-1:]
 
     def _forward(
-        self, ids: Tensor, positions: list[int], masks: dict[str, Tensor], *, last_only: bool
+        self, ids: Tensor, positions: list[int], masks: Masks, *, last_only: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """logits [m, V] ([1, V]) and needed activations {name: [m, D]} of one forward."""
         keep = {"logits_to_keep": 1} if self._keeps_logits and last_only else {}

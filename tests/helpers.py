@@ -4,6 +4,7 @@ Everything here is meant to be obviously right rather than fast.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -210,13 +211,25 @@ def branching(text: Sequence[int], *, start: int, vocab_size: int = 64) -> Scrip
     return Scripted(script)
 
 
+@lru_cache
+def distorted(model: Any) -> Any:
+    """A copy with noise on its weights: it often guesses what ``model`` writes, not always."""
+    copy = deepcopy(model)
+    generator = torch.Generator().manual_seed(0)
+    for weight in copy.parameters():
+        if weight.dim() > 1:
+            weight.add_(0.02 * torch.randn(weight.shape, generator=generator))
+    return copy
+
+
 def drafters(model: Any, text: Sequence[int], *, start: int) -> dict[str, Callable[[], Drafter]]:
     """Every kind of drafter there is for ``model``; ``text`` is what it will write."""
     vocab_size = model.config.vocab_size
     return {
         "nothing": Nothing,
         "ngram": NGram,
-        "draft model": lambda: DraftModel(tiny("llama", seed=5), vocab_size=vocab_size),
+        "draft model": lambda: DraftModel(distorted(model), vocab_size=vocab_size),
+        "stranger": lambda: DraftModel(tiny("llama", seed=5), vocab_size=vocab_size),
         "self-draft": lambda: DraftModel(model, vocab_size=vocab_size),
         "ruined": lambda: never_right(text, start=start),
         "tree": lambda: branching(text, start=start),

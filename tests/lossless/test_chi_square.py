@@ -53,7 +53,7 @@ def test_sampled_texts_follow_the_law(ahead: bool) -> None:
     assert p_value(ahead=ahead) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("name", ["always accept", "residual replaced by p"])
+@pytest.mark.parametrize("name", ["always accept", "p and q swapped"])
 def test_broken_rules_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative controls: the same numbers of runs are enough to tell."""
 

@@ -147,8 +147,24 @@ def test_mask_of_a_tree_over_the_text() -> None:
     assert slots == [3, 4, 5, 6]
     assert drawn(masks["full_attention"], 7) == ["1111000", "1111100", "1111010", "1111101"]
     cache.keep([3, 5])
-    _, masks = cache.place([5], ancestors=torch.ones(1, 1).bool())  # sits in forgotten slot 4
-    assert drawn(masks["full_attention"], 7) == ["1111110"]
+    _, masks = cache.place([5, 6], ancestors=torch.ones(2, 2).bool().tril())  # forgotten 4, then 6
+    assert drawn(masks["full_attention"], 7) == ["1111110", "1111111"]
+
+
+def test_a_query_that_sees_every_slot_needs_no_mask() -> None:
+    cache = SlotCache(tiny("llama"), device=torch.device("cpu"))
+    place(cache, 3)
+    cache.place([3, 4, 4, 5], ancestors=tree_mask())  # slots 3, 4, 5, 6
+    cache.keep([3, 6])
+    _, masks = cache.place([5], ancestors=torch.ones(1, 1).bool())  # slot 4; 5 is a hole below 6
+    assert drawn(masks["full_attention"], 7) == ["1111101"]
+    cache.keep([4])
+    _, masks = cache.place([6], ancestors=torch.ones(1, 1).bool())  # fills the hole
+    assert masks == {"full_attention": None}
+    for other in (tiny("gemma3"), tiny("llama", attention="eager")):  # a window; additive masks
+        slots = SlotCache(other, device=torch.device("cpu"))
+        _, masks = slots.place([0], ancestors=torch.ones(1, 1).bool())
+        assert None not in masks.values()
 
 
 def test_mask_of_a_window_goes_by_position_not_by_slot() -> None:
