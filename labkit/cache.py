@@ -180,9 +180,7 @@ class SlotCache:
         """Committed tokens in the cache."""
         return len(self.table.committed)
 
-    def place(
-        self, positions: Sequence[int], *, ancestors: Tensor
-    ) -> tuple[list[int], Masks]:
+    def place(self, positions: Sequence[int], *, ancestors: Tensor) -> tuple[list[int], Masks]:
         """Give each new token a slot and build the masks of its forward.
 
         Args:

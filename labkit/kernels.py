@@ -10,6 +10,9 @@ the weight. For a row-major activation, oneDNN and MKL pick kernels that reach a
 bandwidth on AVX2 machines. The same product written as ``W @ x.T`` is read in W's own order.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -61,6 +64,17 @@ def use_skinny_linear(model: nn.Module) -> int:
 def use_plain_linear(model: nn.Module) -> int:
     """Undo ``use_skinny_linear``; how many modules were turned back."""
     return _swap(model, SkinnyLinear, nn.Linear)
+
+
+@contextmanager
+def plain_linear(model: nn.Module) -> Iterator[None]:
+    """A scope in which ``model`` has the linear layers that it was loaded with."""
+    turned = use_plain_linear(model)
+    try:
+        yield
+    finally:
+        if turned:
+            use_skinny_linear(model)
 
 
 def _swap(model: nn.Module, old: type[nn.Module], new: type[nn.Module]) -> int:

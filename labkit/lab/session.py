@@ -26,6 +26,7 @@ from labkit.drafters.nothing import Nothing
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.events import AnyEvent
 from labkit.heads.draft_checkpoint import load_draft_checkpoint, target_fingerprint
+from labkit.kernels import use_skinny_linear
 from labkit.lab.load import LoadedModel, load_model
 from labkit.lab.presets import DEFAULT
 from labkit.sampling import Processor
@@ -36,7 +37,7 @@ from labkit.trace import Trace
 AVAILABLE = ("ar", "ngram", "draft")
 # Draft lengths that pay on 2 CPU cores, where every drafted token costs a tenth of a target step
 # and copying costs nothing; used when a run does not name its own.
-DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 2}
+DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 1}
 _WEIGHTS = Path(labkit.__file__).parent / "weights"
 
 
@@ -178,6 +179,8 @@ class Lab:
             weights = load_draft_checkpoint(
                 Path(source), target_model=self.model, dtype=dtype, device=device
             )
+            if self.loaded.linear == "skinny":
+                use_skinny_linear(weights.model)
             return DraftModel(weights.model, ids=weights.vocab_ids, **shared)
         other = load_model(source, dtype=dtype, device=device)
         return DraftModel(other.model, tokenizers=(self.tokenizer, other.tokenizer), **shared)

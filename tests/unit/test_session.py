@@ -125,7 +125,7 @@ def test_an_impossible_confidence_is_refused(lab: Lab, confidence: float) -> Non
         )
 
 
-@pytest.mark.parametrize(("method", "length"), [("ar", 0), ("ngram", 3), ("draft", 2)])
+@pytest.mark.parametrize(("method", "length"), [("ar", 0), ("ngram", 3), ("draft", 1)])
 def test_every_method_has_a_draft_length_of_its_own(lab: Lab, method: str, length: int) -> None:
     assert lab.record("the", method=method, max_new_tokens=6).started.draft_length == length
     named = lab.record("the", method=method, max_new_tokens=6, draft_length=5)
