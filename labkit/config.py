@@ -5,13 +5,13 @@ Does not know: models, tokens, devices.
 Invariants: a `DecodeConfig` that exists is valid; it never changes.
 """
 
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
 
 from labkit.errors import BadInput
+from labkit.ids import whole, whole_numbers
 
 Detail = Literal["timing", "summary", "full"]
 METHODS = ("ar", "ngram", "draft", "eagle1", "eagle2", "eagle3", "eagle31", "mtp", "medusa")
@@ -56,9 +56,9 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "draft_length", "top_k", "seed", "top"):
-            _check(_is_whole(getattr(self, name)), name, "a whole number", getattr(self, name))
-            # a plain int: one of numpy or torch could not be written into a trace
-            object.__setattr__(self, name, operator.index(getattr(self, name)))
+            number = whole(getattr(self, name))
+            _check(number is not None, name, "a whole number", getattr(self, name))
+            object.__setattr__(self, name, number)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
             _check(isinstance(getattr(self, name), Real), name, "a number", getattr(self, name))
         _check(-(2**63) <= self.seed < 2**63, "seed", "a whole number of 64 bits", self.seed)
@@ -119,21 +119,12 @@ def check_method(method: str, *, available: Sequence[str] = METHODS) -> str:
     return method
 
 
-def _is_whole(value: object) -> bool:
-    try:
-        operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return False
-    return True
-
-
 def _token_ids(given: int | Iterable[int] | None) -> tuple[int, ...] | None:
     """The ids in ``given``; None when it holds something else."""
     if given is None:
         return ()
     try:
-        ids = (given,) if _is_whole(given) else given
-        found = tuple(operator.index(i) for i in ids)  # type: ignore[union-attr, arg-type]
+        found = whole_numbers((given,) if whole(given) is not None else given)  # type: ignore[arg-type]
     except TypeError:
         return None
     return found if all(i >= 0 for i in found) else None

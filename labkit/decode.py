@@ -97,8 +97,7 @@ def speculate(
         BadInput: before any work: an impossible prompt, stop strings that ``text`` does not look
             for, a ``text`` that was used before, a need that the target does not deliver.
     """
-    tokens = list(tokens)
-    target.check_tokens(tokens)
+    tokens = target.check_tokens(tokens)
     _check_text(text, tuple(config.stop_strings))
     lacking = [name for name in drafter.needs if name not in target.needs]
     if lacking:

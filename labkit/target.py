@@ -12,7 +12,7 @@ error, an interrupt or a closed generator.
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor
 from labkit.cache import Masks, SlotCache, check_supported
 from labkit.capture import capture
 from labkit.errors import BadInput, LabError
+from labkit.ids import whole_numbers
 from labkit.tree import DraftTree
 
 _PREFILL_BLOCK = 512
@@ -228,24 +229,19 @@ class Target:
             if self.run == mine:
                 self.forget()
 
-    def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Refuse a prompt that cannot be decoded.
+    def check_tokens(self, tokens: Iterable[int]) -> list[int]:
+        """A prompt as plain ints, if it can be decoded.
 
         Raises:
-            BadInput: no tokens, a batch, an id outside the vocabulary, or no room for a token.
+            BadInput: no tokens, text, a batch, an id outside the vocabulary, or no room for a
+                token.
         """
-        if len(tokens) and not all(isinstance(t, int) for t in tokens):
-            raise BadInput(
-                "prompt",
-                expected="one list of token ids (batch size 1)",
-                got=f"entries of type {type(tokens[0]).__name__}",
-                next_step="decode one prompt at a time, as a flat list of ints",
-            )
-        if not tokens:
+        ids = _flat_ids(tokens)
+        if not ids:
             raise BadInput(
                 "prompt", expected="at least one token", got="none", next_step="give some text"
             )
-        wrong = next((t for t in tokens if not 0 <= t < self.vocab_size), None)
+        wrong = next((i for i in ids if not 0 <= i < self.vocab_size), None)
         if wrong is not None:
             raise BadInput(
                 "prompt",
@@ -254,13 +250,26 @@ class Target:
                 next_step="tokenise with the target's own tokenizer",
             )
         limit = self.context_limit
-        if limit is not None and len(tokens) >= limit:
+        if limit is not None and len(ids) >= limit:
             raise BadInput(
                 "prompt",
                 expected=f"fewer than {limit} tokens, the context limit of the model",
-                got=f"{len(tokens)} tokens",
+                got=f"{len(ids)} tokens",
                 next_step="shorten the prompt",
             )
+        return ids
+
+
+def _flat_ids(tokens: Iterable[object]) -> list[int]:
+    try:
+        return list(whole_numbers(tokens))
+    except TypeError as error:
+        raise BadInput(
+            "prompt",
+            expected="one flat list of token ids (batch size 1)",
+            got=str(error),
+            next_step="tokenise text first, and decode one prompt at a time",
+        ) from error
 
 
 def _lower_triangle(n: int) -> Tensor:

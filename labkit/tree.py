@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.errors import BadInput
+from labkit.ids import whole_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,19 @@ class DraftTree:
     parents: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "parents"):
+            try:
+                object.__setattr__(self, name, whole_numbers(getattr(self, name)))
+            except TypeError as error:
+                raise BadInput(
+                    f"draft tree, {name}",
+                    expected="whole numbers",
+                    got=str(error),
+                    next_step=f"give the {name} as a flat list of ints",
+                ) from error
+        self._check()
+
+    def _check(self) -> None:
         if len(self.tokens) != len(self.parents) or not self.tokens:
             raise BadInput(
                 "draft tree",

@@ -32,6 +32,8 @@ from labkit.errors import BadInput
         ("eos", -1),
         ("eos", [2, -9]),
         ("eos", "</s>"),
+        ("eos", True),
+        ("draft_length", True),
         ("temperature", "hot"),
         ("stop_strings", "one text instead of a list"),
         ("stop_strings", ("fine", "")),

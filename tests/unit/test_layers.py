@@ -17,6 +17,7 @@ PACKAGE = ROOT / "labkit"
 LEVELS = {
     "labkit": 0,
     "labkit.errors": 0,
+    "labkit.ids": 0,
     "labkit.config": 0,
     "labkit.tree": 0,
     "labkit.devices": 0,

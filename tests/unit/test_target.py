@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import plain_logits, prompt_of, tiny
@@ -155,7 +156,18 @@ def test_fixed_width_pads_the_forward_and_changes_nothing_else() -> None:
     [
         ([], "at least one token"),
         ([[1, 2], [3]], "batch size 1"),
-        ([1.0, 2.0], "entries of type float"),
+        ([1, 2.0], "got 2.0 (float) as entry 1"),
+        ([1, True], "got True (bool) as entry 1"),
+        ([None], "got None (NoneType) as entry 0"),
+        (None, "'NoneType' object is not iterable"),
+        ("some text", "got 'some text' (str). Next: tokenise text first"),
+        (b"ids", "got b'ids' (bytes)"),
+        ({"input_ids": [1]}, "got 'input_ids' (str)"),
+        (torch.tensor([[1, 2]]), "batch size 1"),
+        (torch.tensor([[1], [2]]), "batch size 1"),
+        (torch.tensor([True]), "got tensor(True) (Tensor)"),
+        (np.array([[1], [2]]), "batch size 1"),
+        (np.array([True]), "got np.True_ (bool"),
         ([1, 64], "ids from 0 to 63, got 64"),
         ([1, -1], "got -1"),
         ([1] * 512, "fewer than 512 tokens"),
@@ -165,6 +177,13 @@ def test_prompts_that_cannot_be_decoded_are_refused(prompt: Any, named: str) -> 
     with pytest.raises(BadInput) as caught:
         Target(tiny("llama")).check_tokens(prompt)
     assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("spelled", [tuple, iter, torch.tensor, np.array], ids=lambda f: f.__name__)
+def test_prompts_of_any_whole_numbers_become_plain_ints(spelled: Any) -> None:
+    ids = Target(tiny("llama")).check_tokens(spelled([1, 2, 3]))
+    assert ids == [1, 2, 3]
+    assert {type(i) for i in ids} == {int}
 
 
 def test_context_limit_is_unknown_when_the_model_does_not_say() -> None:

@@ -1,6 +1,10 @@
 """The tree's derived views against their definitions, on random trees and on one drawn by hand."""
 
+from typing import Any
+
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +95,10 @@ def test_up_to_depth_keeps_the_upper_paths(tree: DraftTree, depth: int) -> None:
         ((1, 2, 3), (-1, 0, 2), "parents[2]"),
         ((1, 2, 3), (-1, -1, 0), "parents[1]"),
         ((1, -2), (-1, 0), "tokens[1]"),
+        ((1, True), (-1, 0), "tokens: expected whole numbers, got True (bool) as entry 1"),
+        ((1, 2), (-1, None), "parents: expected whole numbers, got None"),
+        (("a",), (-1,), "tokens"),
+        (None, (-1,), "tokens"),
     ],
 )
 def test_malformed_trees_are_refused_by_index(
@@ -99,3 +107,11 @@ def test_malformed_trees_are_refused_by_index(
     with pytest.raises(BadInput) as caught:
         DraftTree(tokens, parents)
     assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("spelled", [list, np.array, torch.tensor], ids=lambda f: f.__name__)
+def test_numbers_of_any_library_become_plain_ints(spelled: Any) -> None:
+    tree = DraftTree(spelled([7, 8, 9]), spelled([-1, 0, 0]))
+    assert tree == DraftTree((7, 8, 9), (-1, 0, 0))
+    assert {type(i) for i in (*tree.tokens, *tree.parents)} == {int}
+    assert DraftTree.chain(spelled([7, 8])).tokens == (7, 8)

@@ -1,0 +1,39 @@
+"""Whole numbers and token ids as people pass them: Python's own, numpy's, torch's.
+
+Owns: what counts as a whole number. Does not know: vocabularies, ranges.
+Invariants: what comes back is Python's plain ``int``, which a trace can hold. A truth value is no
+number, and an array is not one either, even with a single entry.
+"""
+
+import operator
+from collections.abc import Iterable
+from reprlib import repr as short
+
+
+def whole(value: object) -> int | None:
+    """``value`` as a plain int; None for a truth value, a fraction, text or an array."""
+    if type(value) is int:
+        return value
+    truth = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+    if truth or getattr(value, "shape", None):  # torch would take [5] for 5, and True for 1
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def whole_numbers(values: Iterable[object]) -> tuple[int, ...]:
+    """All of ``values`` as plain ints.
+
+    Raises:
+        TypeError: text, nothing to go through, or the first that is not a whole number and where.
+    """
+    if isinstance(values, str | bytes):  # bytes would pass for numbers
+        raise TypeError(f"{short(values)} ({type(values).__name__})")
+    found = []
+    for place, value in enumerate(values):
+        if (number := whole(value)) is None:
+            raise TypeError(f"{short(value)} ({type(value).__name__}) as entry {place}")
+        found.append(number)
+    return tuple(found)
