@@ -148,7 +148,7 @@ class _Run:
     reason: str | None = None
 
     def events(self) -> Iterator[AnyEvent]:
-        """The run, phase by phase. The target must not be used for another run meanwhile."""
+        """The run, phase by phase. Target and drafter must not be used for another meanwhile."""
         self.prompt_length = len(self.tokens)
         yield Started(
             round=0,
@@ -157,16 +157,17 @@ class _Run:
             max_new_tokens=self.config.max_new_tokens,
             draft_length=self.config.draft_length,
         )
-        prefilled, mine = self._prefill(), self.target.run
+        prefilled, mine = self._prefill(), (self.target.run, self.drafter.run)
         try:
             yield prefilled
-            self._check_owner(mine)
+            self._check_owner(*mine)
             while self.reason is None:
                 for event in self._round():
                     yield event
-                    self._check_owner(mine)
+                    self._check_owner(*mine)
         finally:
-            self.drafter.forget()
+            if self.drafter.run == mine[1]:
+                self.drafter.forget()
         yield Finished(
             round=self.round,
             reason=self.reason,
@@ -178,6 +179,7 @@ class _Run:
     def _prefill(self) -> Prefilled:
         start, forwards = self.clock(), self.target.forwards
         inside = self.target.forward_seconds
+        self.drafter.run += 1
         hidden = self.target.prefill(self.tokens)
         self.drafter.reset()
         self.drafter.observe(Commit(tuple(self.tokens), hidden))
@@ -347,13 +349,20 @@ class _Run:
                 next_step="mend the drafter",
             )
 
-    def _check_owner(self, mine: int) -> None:
-        if self.target.run != mine:
+    def _check_owner(self, target_run: int, drafter_run: int) -> None:
+        taken = (
+            "target"
+            if self.target.run != target_run
+            else "drafter"
+            if self.drafter.run != drafter_run
+            else None
+        )
+        if taken:
             raise LabError(
                 "this run",
-                expected="the target for itself until it is finished or closed",
-                got="another run that started on the same target",
-                next_step="start this run again, or give each run its own Target",
+                expected="target and drafter for itself until it is finished or closed",
+                got=f"another run that started on the same {taken}",
+                next_step=f"start this run again, or give each run a {taken} of its own",
             )
 
     def _prefixes(self, tree: DraftTree) -> list[list[int]] | None:

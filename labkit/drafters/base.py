@@ -35,6 +35,8 @@ class Drafter(ABC):
     name: str
     needs: tuple[str, ...] = ()
     """Names of the target activations that `observe` must bring ("hk": after k layers)."""
+    run: int = 0
+    """Counts the runs that began with it, so that an abandoned one can notice; the loop's own."""
 
     @property
     @abstractmethod

@@ -407,6 +407,31 @@ def test_closing_an_abandoned_run_does_no_harm() -> None:
     assert Trace.record([*done, *new]).tokens == greedy_reference(tiny(), PROMPT[3:], 12)
 
 
+@pytest.mark.parametrize("make", [self_draft, NGram, Nothing], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("first", range(2, 8))
+def test_one_drafter_serves_one_run_at_a_time(make: Any, first: int) -> None:
+    """Two runs on two targets with one drafter, the first stopped anywhere: going on with it is
+    refused, and neither that nor its end disturbs the second, not even in the middle of a round."""
+    drafter, config = make(), DecodeConfig(max_new_tokens=12, draft_length=2, temperature=1.0)
+    alone = run(target(), make(), PROMPT[3:], max_new_tokens=12, draft_length=2, temperature=1.0)
+    old = speculate(target(), drafter, PROMPT, config=config)
+    steps(old, first)
+    new = speculate(target(), drafter, PROMPT[3:], config=config)
+    done = [next(new) for _ in range(4)]  # suspended with a draft that is scored, not verified
+    with pytest.raises(LabError, match="another run that started on the same drafter"):
+        steps(old, 1)
+    trace = Trace.record([*done, *new])
+    assert without_times(trace) == without_times(alone)
+
+
+def test_runs_one_after_another_may_share_a_drafter() -> None:
+    """Negative control of the check above."""
+    drafter = self_draft()
+    for prompt in (PROMPT, PROMPT[3:], PROMPT):
+        trace = run(target(), drafter, prompt, max_new_tokens=6, draft_length=2)
+        assert trace.tokens == greedy_reference(tiny(), prompt, 6)
+
+
 # Seeds.
 
 
