@@ -14,6 +14,8 @@ from torch import Tensor
 from labkit.errors import BadInput
 from labkit.tree import DraftTree
 
+_ROUNDING = 1e-4  # of a sum of float32 probabilities over a large vocabulary
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -53,23 +55,56 @@ class Draft:
     def is_deterministic(self) -> bool:
         return all(q is None for q in self.q)
 
+    def totals(self, *, vocab_size: int, device: torch.device | None = None) -> Tensor:
+        """[n] float64 on ``device`` (the CPU), without waiting for it: the sum of each q, or its
+        lowest number where that is negative; 1 for nodes without a q. See `check_total`.
+
+        Raises:
+            BadInput: a q of another shape, naming its node.
+        """
+        total = torch.ones(len(self.tree), dtype=torch.float64, device=device)
+        for node, q in enumerate(self.q):
+            if q is None:
+                continue
+            if q.shape != (vocab_size,):
+                raise _bad_q(node, f"shape ({vocab_size},)", f"shape {tuple(q.shape)}")
+            lowest = q.min().double()
+            total[node] = torch.where(lowest < 0, lowest, q.sum(dtype=torch.float64))
+        return total
+
     def check(self, *, vocab_size: int) -> None:
         """Assert the invariants of q (reads from the device; for tests and lessons).
 
         Raises:
             BadInput: naming the node whose q is not what its token was drawn from.
         """
+        totals = self.totals(vocab_size=vocab_size).tolist()
         for node, (token, q) in enumerate(zip(self.tree.tokens, self.q, strict=True)):
-            if q is None:
-                continue
-            good = q.shape == (vocab_size,) and abs(float(q.sum()) - 1) < 1e-4 and q[token] > 0
-            if not good:
-                raise BadInput(
-                    f"q of node {node}",
-                    expected=f"shape ({vocab_size},), sum 1, some mass on token {token}",
-                    got=f"shape {tuple(q.shape)}, sum {float(q.sum()):.6f}",
-                    next_step="return the distribution the token was really drawn from",
-                )
+            check_total(node, totals[node])
+            if q is not None:
+                check_mass(node, float(q[token]))
+
+
+def check_total(node: int, total: float) -> None:
+    """Refuse a q that is no distribution; ``total`` as of `Draft.totals`."""
+    if not abs(total - 1) <= _ROUNDING:  # NaN is refused too
+        got = f"one of {total:.3g}" if total < 0 else f"a total of {total:.6g}"
+        raise _bad_q(node, "probabilities of 0 or more with a total of 1", got)
+
+
+def check_mass(node: int, mass: float) -> None:
+    """Refuse a q that gives the token that was drawn from it no ``mass``."""
+    if not mass > 0:
+        raise _bad_q(node, "some mass on the token that was drawn from it", repr(mass))
+
+
+def _bad_q(node: int, expected: str, got: str) -> BadInput:
+    return BadInput(
+        f"q of node {node}",
+        expected=expected,
+        got=got,
+        next_step="return the distribution that the token was really drawn from",
+    )
 
 
 def spread(q: Tensor, ids: Tensor, *, vocab_size: int) -> Tensor:

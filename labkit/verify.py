@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.draft import Draft
+from labkit.draft import Draft, check_mass, check_total
 from labkit.errors import BadInput
 from labkit.events import Trial
 from labkit.sampling import Rng
@@ -51,16 +51,19 @@ def verify(draft: Draft, p: Tensor, rng: Rng) -> Verdict:
         rng: source of every draw. On a device, one read brings all that is needed.
 
     Raises:
-        BadInput: p at a node of the path is no distribution (NaN, or no token possible), or q
-            gives a drafted token no mass.
+        BadInput: p at a node of the path is no distribution (NaN, or no token possible), a q is
+            none, or a q gives its drafted token no mass; by the node.
     """
     children = draft.tree.children
+    totals = draft.totals(vocab_size=p.shape[-1], device=p.device)
     masses = _masses(draft, p, children)
     ahead = rng.pick_ahead(lambda: torch.stack([_rest(draft, p, i) for i in range(len(p))]))
-    numbers = [*masses, p.sum(-1).double()]
+    numbers = [*masses, p.sum(-1).double(), totals]
     if ahead is not None:
         numbers.append(ahead.double())
     read = torch.stack(numbers).tolist()  # the round's one read from the device
+    for i, total in enumerate(read[3]):
+        check_total(i, total)
 
     node, path = 0, [0]
     trials: list[Trial] = []
@@ -70,7 +73,7 @@ def verify(draft: Draft, p: Tensor, rng: Rng) -> Verdict:
         path.append(node)
         _check_p(node, read[2][node])
     last = _rest(draft, p, node)
-    token = int(rng.pick(last)) if ahead is None else int(read[3][node])
+    token = int(rng.pick(last)) if ahead is None else int(read[4][node])
     return Verdict(tuple(path), token, tuple(trials), last)
 
 
@@ -80,7 +83,7 @@ def _try_children(
     """The first accepted child, or None. Every test is appended to ``trials``."""
     for child in children:
         p_x, q_x = read[0][child], read[1][child]
-        _check_q(child, q_x)
+        check_mass(child, q_x)
         flip = rng.flip(min(1.0, p_x / q_x))
         trials.append(Trial(child, p_x, q_x, flip.u, flip.accepted))
         if flip.accepted:
@@ -97,16 +100,6 @@ def _check_p(node: int, mass: float) -> None:
             expected="probabilities, some of them above 0",
             got=f"a total of {mass}",
             next_step="check the logits processors; without any, run the model in float32",
-        )
-
-
-def _check_q(node: int, mass: float) -> None:
-    if not mass > 0:
-        raise BadInput(
-            f"q of node {node}",
-            expected="some mass on the token that was drawn from it",
-            got=repr(mass),
-            next_step="return the distribution that the token was really drawn from",
         )
 
 

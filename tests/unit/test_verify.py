@@ -1,5 +1,6 @@
 """The accept rule on numbers small enough to check by hand. Its law: tests/lossless/test_law.py."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -171,12 +172,38 @@ def test_a_row_that_is_never_reached_need_not_be_a_distribution(ahead: bool) -> 
     assert verdict.next_token != 1
 
 
-@pytest.mark.parametrize("mass", [0.0, float("nan")])
-def test_q_without_mass_on_its_own_token_is_refused(mass: float) -> None:
-    q = uniform(1)[0]
-    q[1] = mass
+def test_q_without_mass_on_its_own_token_is_refused() -> None:
+    q = rows((0.5, 0, 0.5, 0, 0, 0))[0]
     with pytest.raises(BadInput, match="q of node 1"):
         verify(Draft(DraftTree.chain((0, 1)), (None, q)), uniform(2), TorchRng(0))
+
+
+BAD_Q = {
+    "shape (3,)": uniform(1)[0][:3],
+    "shape (1, 6)": uniform(1),
+    "a total of inf": rows((0.5, 0.5, 0, float("inf"), 0, 0))[0],
+    "a total of nan": rows((0.5, 0.5, 0, float("nan"), 0, 0))[0],
+    "a total of 2": uniform(1)[0] * 2,
+    "a total of 0": uniform(1)[0] * 0,
+    "one of -0.5": rows((0.5, 1, 0, -0.5, 0, 0))[0],
+}
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("got", BAD_Q)
+def test_a_q_that_is_no_distribution_is_refused_by_its_node(got: str, ahead: bool) -> None:
+    """Also of a node that is never tried: node 1 is rejected here, node 2 is the wrong one."""
+    p = uniform(3)
+    p[0] = rows((1, 0, 0, 0, 0, 0))[0]
+    draft = Draft(DraftTree.chain((0, 1, 1)), (None, uniform(1)[0], BAD_Q[got]))
+    with pytest.raises(BadInput, match=re.escape(f"got {got}")) as caught:
+        verify(draft, p, TorchRng(0, ahead=ahead))
+    assert caught.value.what == "q of node 2"
+
+
+def test_rounding_of_a_large_vocabulary_is_no_fault() -> None:
+    q = torch.softmax(torch.randn(200_000, generator=torch.Generator().manual_seed(0)), -1)
+    verify(Draft(DraftTree.chain((0, 1)), (None, q)), q.repeat(2, 1), TorchRng(0))
 
 
 def test_draft_checks_its_own_q() -> None:
