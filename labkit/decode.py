@@ -245,8 +245,12 @@ class _Run:
 
     def _verify(self, draft: Draft, scores: Scores) -> tuple[Verdict, Verified]:
         start = self.clock()
-        p = self.warp(scores.logits, self._prefixes(draft.tree))
-        verdict = verify(draft, p, self.rng)
+        prefixes = self._prefixes(draft.tree)
+        try:
+            verdict = verify(draft, self.warp(scores.logits, prefixes), self.rng)
+        except BadInput:
+            self.warp.blame(scores.logits, prefixes)  # says more where a processor is at fault
+            raise
         seconds = self.clock() - start
         slots = self.target.slots_used
         detail = self.config.detail

@@ -38,14 +38,13 @@ class Warp:
     @classmethod
     def from_config(cls, config: DecodeConfig, *, processors: Sequence[Processor] = ()) -> "Warp":
         """The warp that ``config`` asks for; a repetition penalty becomes the first processor."""
+        own = check_processors(processors)
         first: tuple[Processor, ...] = ()
         if config.repetition_penalty != 1.0:
             from transformers import RepetitionPenaltyLogitsProcessor
 
             first = (RepetitionPenaltyLogitsProcessor(float(config.repetition_penalty)),)
-        return cls(
-            config.temperature, config.top_k, config.top_p, config.min_p, (*first, *processors)
-        )
+        return cls(config.temperature, config.top_k, config.top_p, config.min_p, (*first, *own))
 
     @property
     def needs_prefix(self) -> bool:
@@ -65,7 +64,7 @@ class Warp:
             noticing it here would wait for the device, `verify` refuses it when it is needed.
 
         Raises:
-            BadInput: a processor returned another shape.
+            BadInput: a processor returned something else than scores of that shape; by its name.
         """
         logits = self._processed(logits, prefixes)
         if self.temperature == 0:
@@ -85,7 +84,21 @@ class Warp:
         """[n], the likeliest token of each row of [n, V], after the processors."""
         return self._processed(logits, prefixes).argmax(-1)
 
-    def _processed(self, logits: Tensor, prefixes: Sequence[Prefix] | None) -> Tensor:
+    def blame(self, logits: Tensor, prefixes: Sequence[Prefix] | None) -> None:
+        """Look for the processor that made NaN or +inf of sound scores. Reads from the device, so
+        for a run that has failed already.
+
+        Args:
+            logits, prefixes: as of a call.
+
+        Raises:
+            BadInput: naming the first such processor.
+        """
+        self._processed(logits, prefixes, suspicious=True)
+
+    def _processed(
+        self, logits: Tensor, prefixes: Sequence[Prefix] | None, *, suspicious: bool = False
+    ) -> Tensor:
         """float32 at least; ties of the model's own dtype stay ties."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if not self.processors:
@@ -102,17 +115,53 @@ class Warp:
             scores = row[None].clone()  # a processor may write in place; the model's row stays
             ids = torch.as_tensor(prefix, dtype=torch.long, device=row.device)[None]
             for processor in self.processors:
-                scores = processor(ids, scores)
+                before, scores = scores, _apply(processor, ids, scores)
+                if suspicious and before.max() < torch.inf and not scores.max() < torch.inf:
+                    raise _bad_scores(processor, f"a score of {float(scores.max())}")
             rows.append(scores)
-        out = torch.cat(rows)
-        if out.shape != logits.shape:
-            raise BadInput(
-                "logits processor",
-                expected=f"scores of shape {tuple(logits.shape)}",
-                got=str(tuple(out.shape)),
-                next_step="return scores of the shape that came in",
-            )
-        return out
+        return torch.cat(rows)
+
+
+def processor_name(processor: Processor) -> str:
+    """What people call it: the name of a function, the class of an object."""
+    return str(getattr(processor, "__name__", type(processor).__name__))
+
+
+def check_processors(processors: Sequence[Processor]) -> tuple[Processor, ...]:
+    """``processors`` as a tuple.
+
+    Raises:
+        BadInput: something in it cannot be called, or it is no list.
+    """
+    listed = processors if isinstance(processors, Sequence) else [None]
+    wrong = [processor for processor in listed if not callable(processor)]
+    if wrong:
+        raise BadInput(
+            "processors",
+            expected="a list of functions (input_ids [1, L], scores [1, V]) -> scores [1, V]",
+            got=repr(processors),
+            next_step="put logits processors into a list; [] for none",
+        )
+    return tuple(listed)
+
+
+def _apply(processor: Processor, ids: Tensor, scores: Tensor) -> Tensor:
+    """The new scores [1, V]."""
+    out: object = processor(ids, scores)
+    if not isinstance(out, Tensor):
+        raise _bad_scores(processor, repr(out))
+    if out.shape != scores.shape or not out.is_floating_point():
+        raise _bad_scores(processor, f"{out.dtype}, shape {tuple(out.shape)}")
+    return out
+
+
+def _bad_scores(processor: Processor, got: str) -> BadInput:
+    return BadInput(
+        f"logits processor {processor_name(processor)!r}",
+        expected="scores of the shape that came in, each a number or -inf",
+        got=got,
+        next_step="mend the processor, or leave it out",
+    )
 
 
 def one_hot(tokens: Tensor, *, like: Tensor, mass: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from labkit.heads.draft_checkpoint import load_draft_checkpoint, target_fingerpr
 from labkit.kernels import use_skinny_linear
 from labkit.lab.load import LoadedModel, load_model
 from labkit.lab.presets import DEFAULT
-from labkit.sampling import Processor
+from labkit.sampling import Processor, processor_name
 from labkit.streaming import TextStream
 from labkit.target import Target
 from labkit.trace import Trace
@@ -252,7 +252,7 @@ class Lab:
             "draft_model": self.draft or "",
             "prompt": prompt if isinstance(prompt, str) else "",
             "chat": chat,
-            "processors": [type(processor).__name__ for processor in processors],
+            "processors": [*map(processor_name, processors)],
             "dtype": dtype_name(self.loaded.dtype),
             "device": self.loaded.device.type,
             "seed": config.seed,

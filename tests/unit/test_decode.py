@@ -544,6 +544,28 @@ def test_a_penalty_under_speculation_equals_plain_decoding(temperature: float) -
     assert acceptance(drafted).rate > 0.9  # the drafter draws under the same penalty
 
 
+@pytest.mark.parametrize("worst", [float("inf"), float("nan")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("make", [Nothing, NGram, self_draft], ids=lambda make: make.__name__)
+def test_an_infinite_score_is_refused_by_the_name_of_the_processor(
+    make: Any, temperature: float, worst: float
+) -> None:
+    def pushes_too_hard(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.index_fill(1, torch.tensor([5]), worst)
+
+    options: dict[str, Any] = {"processors": [pushes_too_hard], "temperature": temperature}
+    where = target()
+    with pytest.raises(BadInput, match="logits processor 'pushes_too_hard'"):
+        run(where, make(), PROMPT, max_new_tokens=5, **options)
+    assert where.slots_used == START - 1  # nothing speculative is left
+
+
+def test_a_model_without_a_distribution_is_not_blamed_on_its_processors() -> None:
+    where = Target(TableModel(torch.full((4, 4), float("nan"), dtype=torch.float64)))
+    with pytest.raises(BadInput, match="the target's distribution after node 0"):
+        run(where, Nothing(), (1,), processors=[lambda ids, scores: scores])
+
+
 # Near ties.
 
 

@@ -126,10 +126,57 @@ def test_processors_without_their_prefixes_are_refused(prefixes: Any) -> None:
         warp(torch.zeros(2, V), prefixes)
 
 
-def test_processor_that_changes_the_shape_is_refused() -> None:
-    warp = Warp(processors=(lambda ids, scores: scores[:, :3],))
-    with pytest.raises(BadInput, match="logits processor"):
-        warp(torch.zeros(1, V), [[1]])
+def told(result: Any) -> Any:
+    def meddler(ids: Tensor, scores: Tensor) -> Any:
+        return result
+
+    return meddler
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (None, "got None"),
+        ([0.0] * V, "got [0.0, "),
+        (torch.zeros(1, 3), "got torch.float32, shape (1, 3)"),
+        (torch.zeros(V), f"got torch.float32, shape ({V},)"),
+        (torch.zeros(1, V, dtype=torch.int64), "got torch.int64"),
+    ],
+)
+def test_what_is_no_scores_is_refused_by_the_name_of_the_processor(
+    result: Any, got: str, temperature: float
+) -> None:
+    warp = Warp(temperature, processors=(lambda ids, scores: scores, told(result)))
+    for use in (warp, warp.best):
+        with pytest.raises(BadInput) as caught:
+            use(torch.zeros(1, V), [[1]])
+        assert caught.value.what == "logits processor 'meddler'"
+        assert got in str(caught.value)
+
+
+@pytest.mark.parametrize("worst", [float("inf"), float("nan")])
+def test_infinite_scores_are_blamed_on_their_processor(worst: float) -> None:
+    scores = torch.zeros(1, V)
+    scores[0, 2] = worst
+    sound = (lambda ids, scores: scores, told(torch.full((1, V), -torch.inf)))
+    warp = Warp(1.0, processors=(*sound, told(scores), lambda ids, scores: scores * 2))
+    assert warp(torch.zeros(1, V), [[1]]).isnan().all()  # what `verify` refuses
+    with pytest.raises(BadInput, match=f"'meddler': .* got a score of {worst}"):
+        warp.blame(torch.zeros(1, V), [[1]])
+
+
+def test_scores_that_came_in_infinite_are_not_blamed_on_a_processor() -> None:
+    """Negative control of the check above."""
+    warp = Warp(1.0, processors=(lambda ids, scores: scores,))
+    warp.blame(torch.full((1, V), torch.inf), [[1]])
+    warp.blame(torch.full((1, V), -torch.inf), [[1]])
+
+
+@pytest.mark.parametrize("given", [None, [None], [3], told(None), "abc"])
+def test_what_is_no_list_of_processors_is_refused(given: Any) -> None:
+    with pytest.raises(BadInput, match="processors: expected a list of functions"):
+        Warp.from_config(DecodeConfig(), processors=given)
 
 
 P = torch.tensor([0.5, 0.0, 0.2, 0.0, 0.25, 0.05], dtype=torch.float64)
