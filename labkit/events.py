@@ -11,9 +11,9 @@ Words. A *round* drafts, scores, verifies and commits once. *Accepted*: drafted 
 path ended without a rejection. *Slots*: rows of the target's KV table that are in use.
 """
 
-import json
 import types
 from dataclasses import dataclass, fields
+from reprlib import repr as short
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from labkit.errors import BadInput
@@ -180,10 +180,10 @@ def from_json(record: dict[str, Any]) -> Event:
     """Rebuild the event that `to_json` wrote (floats to 6 digits).
 
     Raises:
-        BadInput: unknown kind, or missing or unknown fields, by name.
+        BadInput: unknown kind, or missing, unknown or wrongly typed fields, by name.
     """
     kind = record.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise BadInput(
             "event kind",
             expected="one of " + ", ".join(KINDS),
@@ -192,14 +192,19 @@ def from_json(record: dict[str, Any]) -> Event:
         )
     cls = KINDS[kind]
     hints = get_type_hints(cls)
-    values = {k: v for k, v in record.items() if k != "kind"}
+    values: dict[str, Any] = {}
     try:
-        return cls(**{k: _typed(hints[k], v) for k, v in values.items()})
-    except (KeyError, TypeError) as error:
+        for name, value in record.items():
+            if name != "kind":
+                values[name] = _typed(hints[name], value)
+        return cls(**values)
+    except (KeyError, TypeError, ValueError) as error:
+        # the values were put in one by one: the first that is missing is the wrong one
+        wrong = [name for name in record if name not in (*values, "kind")][:1]
         raise BadInput(
             f"event {kind!r}",
-            expected="the fields of " + cls.__name__,
-            got=json.dumps(sorted(values)),
+            expected="the fields of " + cls.__name__ + ", each of its type",
+            got=f"{wrong[0]}: {short(record[wrong[0]])}" if wrong else f"{error}",
             next_step="write the trace again with this version",
         ) from error
 
@@ -222,8 +227,15 @@ def _typed(hint: Any, value: Any) -> Any:
     if origin in (types.UnionType, Union):
         return None if value is None else _typed(args[0], value)
     if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise TypeError(value)
         inner = args[:1] * len(value) if args[-1] is Ellipsis else args
         return tuple(_typed(h, v) for h, v in zip(inner, value, strict=True))
     if hint is Trial:
-        return Trial(*value)
-    return float(value) if hint is float else value
+        kinds = get_type_hints(Trial).values()
+        return Trial(*(_typed(kind, v) for kind, v in zip(kinds, value, strict=True)))
+    if hint is float and type(value) is int:
+        return float(value)  # JavaScript writes 1.0 as 1
+    if type(value) is not hint:
+        raise TypeError(value)
+    return value

@@ -143,7 +143,7 @@ class Trace:
             )
         try:
             events = tuple(from_json(event) for event in record["events"])
-            names = {int(i): str(text) for i, text in record.get("vocabulary", {}).items()}
+            names = {int(i): "".join(text) for i, text in record.get("vocabulary", {}).items()}
             return cls(events, dict(record.get("header", {})), names)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, BadInput):
@@ -157,9 +157,11 @@ class Trace:
 
     def dumps(self) -> str:
         # NaN and infinity are Python's own words, which no browser reads: ValueError
-        return json.dumps(
+        text = json.dumps(
             self.to_json(), ensure_ascii=False, separators=(",", ":"), allow_nan=False
         )
+        # half a character, which UTF-8 cannot hold, becomes JSON's own escape for it
+        return text.encode(errors="backslashreplace").decode()
 
     def save(self, path: str | Path) -> Path:
         """Write the trace; the file appears whole or not at all.
@@ -187,7 +189,7 @@ class Trace:
         """Raises BadInput when the file is missing, not JSON, or not a trace."""
         try:
             record = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BadInput(
                 f"trace file {str(path)!r}",
                 expected="a JSON file written by Trace.save",

@@ -83,6 +83,9 @@ def test_defaults_are_left_out() -> None:
     assert to_json(Prefilled(round=0, tokens=1)) == {"kind": "prefilled", "round": 0, "tokens": 1}
 
 
+VERIFIED = {"kind": "verified", "round": 1, "path": [0], "next_token": 3, "resampled": False}
+
+
 @pytest.mark.parametrize(
     ("record", "named"),
     [
@@ -90,12 +93,27 @@ def test_defaults_are_left_out() -> None:
         ({"round": 0}, "None"),
         ({"kind": "finished", "round": 1, "reason": "eos"}, "finished"),
         ({"kind": "prefilled", "round": 0, "tokens": 1, "colour": "red"}, "colour"),
+        ({"kind": ["prefilled"]}, "event kind"),
+        ({"kind": "prefilled", "round": 0, "tokens": "1"}, "got tokens: '1'"),
+        ({"kind": "prefilled", "round": True, "tokens": 1}, "got round: True"),
+        ({"kind": "prefilled", "round": 0, "tokens": 1, "seconds": None}, "got seconds: None"),
+        ({"kind": "committed", "round": 1, "tokens": [1], "sources": "draft"}, "got sources"),
+        ({"kind": "committed", "round": 1, "tokens": 7, "sources": ["draft"]}, "got tokens: 7"),
+        (VERIFIED | {"trials": [[1, 0.5, 0.5, 0.1]]}, "got trials"),
+        (VERIFIED | {"trials": [[1, 0.5, 0.5, 0.1, "yes"]]}, "got trials"),
+        (VERIFIED | {"residual_top": [[1]]}, "got residual_top"),
     ],
 )
 def test_what_is_no_event_is_refused_by_name(record: dict[str, Any], named: str) -> None:
     with pytest.raises(BadInput) as caught:
         from_json(record)
     assert named in str(caught.value)
+
+
+def test_numbers_as_a_browser_writes_them_are_read() -> None:
+    """JavaScript knows one kind of number and writes 1.0 as 1."""
+    event = from_json(VERIFIED | {"seconds": 2, "trials": [[1, 1, 1, 0, True]]})
+    assert (event.seconds, type(event.seconds)) == (2.0, float)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,14 @@ def test_saved_traces_can_be_read_by_others(tmp_path: Path) -> None:
         ("[]", "'list'"),
         ('{"schema": 99, "events": []}', "99"),
         ('{"schema": 1, "events": [{"kind": "dreamt"}]}', "dreamt"),
+        ('{"schema": 1, "events": [{"kind": []}]}', "event kind"),
+        ('{"schema": 1, "events": {"a": 1}}', "a list of events"),
+        ('{"schema": 1, "events": 3}', "a list of events"),
+        ('{"schema": 1, "events": [], "header": 3}', "a list of events"),
+        ('{"schema": 1, "events": [], "vocabulary": {"a": "b"}}', "a list of events"),
+        ('{"schema": 1, "events": [], "vocabulary": {"1": null}}', "a list of events"),
+        ("[" * 100_000, "RecursionError"),
+        ('{"a":' * 100_000, "RecursionError"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: str, named: str) -> None:
@@ -155,3 +164,19 @@ def test_numbers_that_json_has_no_word_for_are_refused() -> None:
     trace = Trace((Prefilled(round=0, tokens=1, seconds=float("nan")),))
     with pytest.raises(ValueError, match="JSON compliant"):
         trace.dumps()
+
+
+def test_half_a_character_is_saved_and_comes_back(tmp_path: Path) -> None:
+    """A tokenizer can put out half of a surrogate pair, which UTF-8 has no bytes for."""
+    whole = recorded()
+    events = [
+        replace(e, text="x\ud83d \u00e9") if e.kind == "committed" else e for e in whole.events
+    ]
+    trace = Trace(tuple(events), {"prompt": "\udc80"}, {1: "\ud800", 2: "\U0001f600"})
+    again = Trace.load(trace.save(tmp_path / "run.json"))
+    assert (again.text, again.header, again.vocabulary) == (
+        trace.text,
+        trace.header,
+        trace.vocabulary,
+    )
+    assert "\u00e9" in (tmp_path / "run.json").read_text(encoding="utf-8")  # the rest is readable
