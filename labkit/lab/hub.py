@@ -30,14 +30,30 @@ def cached_folder(repo: str) -> Path | None:
 
 
 def has_weights(folder: Path) -> bool:
-    """True when the configuration and every safetensors file that the index names are there."""
+    """True when the configuration and every safetensors file that the index names are there.
+
+    Raises:
+        BadCheckpoint: there is an index that names no files.
+    """
     if not (folder / "config.json").is_file():
         return False
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return all((folder / shard).is_file() for shard in shards)
+        return all((folder / shard).is_file() for shard in _shards(index))
     return any(folder.glob("*.safetensors"))
+
+
+def _shards(index: Path) -> set[str]:
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return {"".join(shard) for shard in weight_map.values()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise BadCheckpoint(
+            str(index),
+            expected='JSON with a "weight_map" from names of weights to files',
+            got=f"{type(error).__name__}: {error}",
+            next_step="fetch the file again",
+        ) from error
 
 
 def fetch_repository(source: HubSource, *, progress: Progress = silent) -> Path:

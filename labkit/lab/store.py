@@ -37,7 +37,23 @@ class Manifest:
 
 
 def home_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """``LABKIT_HOME``, else ``labkit`` in the user's cache directory of this system."""
+    """``LABKIT_HOME``, else ``labkit`` in the user's cache directory of this system.
+
+    Raises:
+        ModelUnavailable: this account has no home directory, so that there is none.
+    """
+    try:
+        return _home_directory(environ)
+    except RuntimeError as error:
+        raise ModelUnavailable(
+            "cache directory",
+            expected="LABKIT_HOME, or a home directory to keep models in",
+            got=str(error),
+            next_step="set LABKIT_HOME to a directory of yours",
+        ) from error
+
+
+def _home_directory(environ: Mapping[str, str]) -> Path:
     if chosen := environ.get("LABKIT_HOME"):
         return Path(chosen).expanduser()
     if sys.platform == "win32":
@@ -133,16 +149,20 @@ def prepare_home(home: Path, *, free_bytes: int) -> None:
     Raises:
         ModelUnavailable: it cannot be written, or the disk has too little room.
     """
+    wrong = None
     try:
         home.mkdir(parents=True, exist_ok=True)
-        writable = os.access(home, os.W_OK)
-    except OSError:
-        writable = False
-    if not writable:
+        if not os.access(home, os.W_OK):
+            wrong = "no permission"
+    except (FileExistsError, NotADirectoryError):
+        wrong = "a file in its place"
+    except OSError as error:
+        wrong = error.strerror or type(error).__name__
+    if wrong:
         raise ModelUnavailable(
             "cache directory",
-            expected=f"to be able to write to {home}",
-            got="no permission",
+            expected=f"{home} to be a directory that can be written to",
+            got=wrong,
             next_step="set LABKIT_HOME to a directory of yours",
         )
     free = shutil.disk_usage(home).free

