@@ -1,0 +1,132 @@
+"""``labkit inspect`` and ``labkit export``: EAGLE heads as files.
+
+Owns: their options and what they print. Does not know: formats.
+Invariants: bad options are refused before a model is loaded; a folder that holds something is
+never written into.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labkit.cli_decode import AsJson
+from labkit.errors import BadInput
+
+if TYPE_CHECKING:
+    from labkit.heads.checkpoints import HeadCheckpoint
+
+Convention = Annotated[
+    str | None,
+    typer.Option("--layer-ids", help="What layer ids mean: boundary or layer_output."),
+]
+Depth = Annotated[
+    int | None,
+    typer.Option("--target-layers", help="The target's number of layers, which may settle them."),
+]
+
+
+def inspect(
+    path: Annotated[str, typer.Argument(help="Folder of an EAGLE head, or a head of this lab.")],
+    layer_ids: Convention = None,
+    target_layers: Depth = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a head's files hold, and what is missing, unused or suspicious.
+
+    Exit code 1 if the head cannot be loaded.
+    """
+    from labkit.heads.checkpoints import inspect_checkpoint, report_text
+
+    report = inspect_checkpoint(_folder(path), convention=layer_ids, target_layers=target_layers)
+    record = {"path": path, **asdict(report)}
+    typer.echo(json.dumps(record, ensure_ascii=False) if as_json else report_text(report))
+    if report.refused or report.missing or report.misfits:
+        raise typer.Exit(1)
+
+
+def export(
+    head: Annotated[str, typer.Option(help="Folder of an EAGLE head, or a head of this lab.")],
+    format: Annotated[
+        str, typer.Option(help="safeailab, specforge, speculators, modelopt, vllm or sglang.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make; nothing is overwritten.")],
+    model: Annotated[
+        str | None, typer.Option(help="Target that lends its output rows; none: the head's own.")
+    ] = None,
+    layer_ids: Convention = None,
+    target_layers: Depth = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a head in another format."""
+    from labkit.heads.checkpoints import write_checkpoint
+    from labkit.heads.checkpoints.layouts import layout_of
+    from labkit.heads.checkpoints.write import check_new
+
+    layout = layout_of(format)
+    check_new(out)
+    checkpoint = _as_engines_read(_read(head, layer_ids, target_layers))
+    if layout.needs_lm_head and checkpoint.config.version == 3:
+        checkpoint = _completed(checkpoint, model)
+    write_checkpoint(checkpoint, out, format=format)
+    report = checkpoint.report
+    record = {
+        "head": head,
+        "format": format,
+        "out": str(out),
+        "tensors": report.tensors,
+        "bytes": report.bytes,
+        "unused": list(report.unused),
+        "suspicious": list(report.suspicious),
+    }
+    text = f"{out}: {report.name} in format {format}, {report.tensors} tensors"
+    for name in report.unused:
+        text += f"\nnot written, for no head has it: {name}"
+    for doubt in report.suspicious:
+        text += f"\nsuspicious: {doubt}"
+    typer.echo(json.dumps(record, ensure_ascii=False) if as_json else text)
+
+
+def _read(head: str, layer_ids: str | None, target_layers: int | None) -> "HeadCheckpoint":
+    from labkit.heads.checkpoints import read_checkpoint
+
+    return read_checkpoint(_folder(head), convention=layer_ids, target_layers=target_layers)
+
+
+def _as_engines_read(checkpoint: "HeadCheckpoint") -> "HeadCheckpoint":
+    """Open questions that every engine answers alike are answered so; layer ids are not such."""
+    from labkit.heads.checkpoints import settle
+
+    configs = (checkpoint.config, *checkpoint.alternatives)
+    if len(configs) > 1 and len({config.boundaries for config in configs}) == 1:
+        why = checkpoint.report.layer_ids_decided_by
+        return settle(checkpoint, checkpoint.config, why=why)
+    return checkpoint
+
+
+def _completed(checkpoint: "HeadCheckpoint", model: str | None) -> "HeadCheckpoint":
+    """With the target's output rows, when the head left them to the target."""
+    from labkit.heads.checkpoints import complete
+    from labkit.lab.load import load_model
+
+    if "lm_head.weight" not in checkpoint.borrowed:
+        return checkpoint
+    name = model or (checkpoint.target.name if checkpoint.target else None)
+    if name is None:
+        raise BadInput(
+            "--model",
+            expected="the target whose output layer this head uses",
+            got="none, and the head does not name it",
+            next_step="name it with --model",
+        )
+    return complete(checkpoint, load_model(name, dtype="float32", device="cpu").model)
+
+
+def _folder(head: str) -> Path:
+    """A folder as it is, or one of the heads that come with the package."""
+    path = Path(head)
+    shipped = Path(__file__).parent / "weights" / head
+    plain = path.name == head and head not in (".", "..")
+    return shipped if plain and not path.exists() and shipped.is_dir() else path
