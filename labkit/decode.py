@@ -219,6 +219,9 @@ class _Run:
             limit=limit,
             q=_drawn_mass(draft) if self.config.detail == "full" else (),
             q_top=self._q_top(draft),
+            confidence=draft.confidence if self.config.detail != "timing" else (),
+            stopped=draft.stopped,
+            considered=_considered(draft) if self.config.detail == "full" else (),
             seconds=seconds,
             forwards=draft.forwards,
             forward_seconds=draft.forward_seconds,
@@ -422,6 +425,15 @@ def _logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
     ids = torch.tensor(list(tokens), device=logits.device)[:, None]
     told = torch.log_softmax(logits.float(), -1).gather(-1, ids)[:, 0]
     return tuple(told.clamp_(min=torch.finfo(told.dtype).min).tolist())
+
+
+def _considered(draft: Draft) -> tuple[tuple[int, int, float, int], ...]:
+    found = draft.considered
+    if found is None:
+        return ()
+    node = {number: i for i, number in enumerate(found.kept)}
+    rows = zip(found.tokens, found.parents, found.confidence, strict=True)
+    return tuple((t, p, c, node.get(i, -1)) for i, (t, p, c) in enumerate(rows))
 
 
 def _drawn_mass(draft: Draft) -> tuple[float | None, ...]:

@@ -6,7 +6,9 @@ the target's vocabulary and gives its node's token some mass, or is None for a t
 proposed deterministically and is judged as one-hot.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -29,13 +31,20 @@ class Draft:
         forwards: model forwards the drafter spent; forward_seconds: the time inside them.
         logits: per node, [V]: the drafter's own logits at its parent, for pictures and
             confidence only (empty when the drafter has none).
+        confidence: per node the cumulative probability that the drafter gives it, 1 for the root
+            (empty when the drafter does not say).
+        stopped: why the draft is smaller than it could be: "", "confidence" or "cost".
+        considered: every candidate of a tree that was pruned, for pictures.
     """
 
     tree: DraftTree
     q: tuple[Tensor | None, ...]
     forwards: int = 0
     forward_seconds: float = 0.0
-    logits: tuple[Tensor | None, ...] = ()
+    logits: Sequence[Tensor | None] = ()
+    confidence: tuple[float, ...] = ()
+    stopped: str = ""
+    considered: "Considered | None" = None
 
     def __post_init__(self) -> None:
         if len(self.q) != len(self.tree):
@@ -118,3 +127,43 @@ def spread(q: Tensor, ids: Tensor, *, vocab_size: int) -> Tensor:
     """
     full = torch.zeros(*q.shape[:-1], vocab_size, dtype=q.dtype, device=q.device)
     return full.index_copy_(-1, ids, q)
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """Every candidate of a draft, kept or pruned; candidate 0 is the root.
+
+    tokens, parents, confidence: per candidate, as in `DraftTree` and `Draft`; kept: the numbers
+    of those that became the draft's nodes, ascending.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    confidence: tuple[float, ...]
+    kept: tuple[int, ...]
+
+
+class LazyRows(Sequence[Tensor | None]):
+    """Rows that are spread to full width when somebody looks: most rounds, nobody does.
+
+    Args:
+        rows: per node a row as the drafter computed it, or None.
+        spread: row -> [V].
+    """
+
+    def __init__(self, rows: Sequence[Tensor | None], spread: Callable[[Tensor], Tensor]) -> None:
+        self._rows = tuple(rows)
+        self._spread = spread
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tensor | None]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor | None] | None:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row = self._rows[index]
+        return None if row is None else self._spread(row)

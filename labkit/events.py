@@ -90,6 +90,10 @@ class Drafted(Event):
     ``q`` (full): per node the probability with which its token was drawn, None for the root.
     ``q_top`` (full): per node the likeliest tokens of the distribution that the token came from
     (of the drafter's plain softmax when it is deterministic).
+    ``confidence`` (summary): per node the cumulative probability that the drafter gives it, when
+    it says so. ``stopped``: "confidence" or "cost" when the draft was cut short by either.
+    ``considered`` (full): every candidate of a tree that was pruned, as (token, parent candidate,
+    confidence, node it became or -1); candidate 0 is the root.
     """
 
     kind: ClassVar[str] = "drafted"
@@ -99,6 +103,9 @@ class Drafted(Event):
     limit: int
     q: tuple[float | None, ...] = ()
     q_top: tuple[Likeliest, ...] = ()
+    confidence: tuple[float, ...] = ()
+    stopped: str = ""
+    considered: tuple[tuple[int, int, float, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

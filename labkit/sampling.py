@@ -66,7 +66,10 @@ class Warp:
         Raises:
             BadInput: a processor returned something else than scores of that shape; by its name.
         """
-        logits = self._processed(logits, prefixes)
+        return self.law(self.processed(logits, prefixes))
+
+    def law(self, logits: Tensor) -> Tensor:
+        """[n, V] logits, processors already applied -> distributions, [n, V]; see `__call__`."""
         if self.temperature == 0:
             best = logits.max(-1)
             return one_hot(best.indices, like=logits, mass=best.values * 0 + 1)  # NaN stays NaN
@@ -82,7 +85,7 @@ class Warp:
 
     def best(self, logits: Tensor, prefixes: Sequence[Prefix] | None = None) -> Tensor:
         """[n], the likeliest token of each row of [n, V], after the processors."""
-        return self._processed(logits, prefixes).argmax(-1)
+        return self.processed(logits, prefixes).argmax(-1)
 
     def blame(self, logits: Tensor, prefixes: Sequence[Prefix] | None) -> None:
         """Look for the processor that made NaN or +inf of sound scores. Reads from the device, so
@@ -94,12 +97,13 @@ class Warp:
         Raises:
             BadInput: naming the first such processor.
         """
-        self._processed(logits, prefixes, suspicious=True)
+        self.processed(logits, prefixes, suspicious=True)
 
-    def _processed(
+    def processed(
         self, logits: Tensor, prefixes: Sequence[Prefix] | None, *, suspicious: bool = False
     ) -> Tensor:
-        """float32 at least; ties of the model's own dtype stay ties."""
+        """Logits [n, V] after the processors; float32 at least, so that ties of the model's own
+        dtype stay ties. See `__call__`, and `blame` for ``suspicious``."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if not self.processors:
             return logits

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from labkit.cache import Masks, SlotCache, check_supported
 from labkit.capture import capture
-from labkit.errors import BadInput, LabError
+from labkit.errors import BadInput, LabError, UnsupportedModel
 from labkit.ids import whole_numbers
 from labkit.tree import DraftTree
 
@@ -44,7 +44,7 @@ class Target:
     Args:
         model: any HF causal LM whose layers are full or sliding attention.
         needs: names of activations to return with each forward: "h0" is the embedding, "hk" the
-            residual stream after k layers.
+            residual stream after k layers, "final" the last one after the final norm.
         width: pad every forward to at least this many rows. Matrix kernels may round differently
             for different numbers of rows; a fixed width makes stepwise and blockwise forwards
             agree bit for bit where they treat rows alike.
@@ -277,19 +277,34 @@ def _lower_triangle(n: int) -> Tensor:
 
 
 def _activation_paths(model: Any, needs: Sequence[str]) -> dict[str, str]:
-    """Where each needed activation comes from: {"hk": path of the module that puts it out}."""
+    """Where each needed activation comes from: {name: path of the module that puts it out}."""
     if not needs:
         return {}
     names = {id(module): path for path, module in model.named_modules()}
-    layers = model.get_decoder().layers
+    decoder = model.get_decoder()
+    layers = _first_of(decoder, "layers", "h")
     paths = {"h0": names[id(model.get_input_embeddings())]}
     paths |= {f"h{k + 1}": names[id(layer)] for k, layer in enumerate(layers)}
+    paths["final"] = names[id(_first_of(decoder, "norm", "ln_f", "final_layernorm"))]
     for name in needs:
         if name not in paths:
             raise BadInput(
                 "needed activation",
-                expected=f"h0 to h{len(layers)}",
+                expected=f"h0 to h{len(layers)}, or final",
                 got=repr(name),
-                next_step="name the residual stream after k layers as hk",
+                next_step="name the residual stream after k layers as hk, the normed last one final",
             )
     return {name: paths[name] for name in needs}
+
+
+def _first_of(module: Any, *names: str) -> Any:
+    """The first of these sub-modules that the decoder has."""
+    found = next((getattr(module, name) for name in names if getattr(module, name, None)), None)
+    if found is None:
+        raise UnsupportedModel(
+            f"activations of {type(module).__name__}",
+            expected="a decoder with " + " or ".join(names),
+            got="none of these",
+            next_step="choose a decoder-only model of a usual kind",
+        )
+    return found

@@ -34,7 +34,8 @@ class Drafter(ABC):
 
     name: str
     needs: tuple[str, ...] = ()
-    """Names of the target activations that `observe` must bring ("hk": after k layers)."""
+    """Names of the target activations that `observe` must bring: "hk", the residual stream after k
+    layers; "final", the last one after the final norm."""
     run: int = 0
     """Counts the runs that began with it, so that an abandoned one can notice; the loop's own."""
 

@@ -1,0 +1,307 @@
+"""How one draft grows from a head on the target's states.
+
+Owns: the levels of a draft, what each node may see, and which candidates are kept.
+Does not know: the target, commits, the accept rule.
+Invariants: a node sees the committed pairs, its ancestors and itself; the draft is read from the
+device once, when it is complete; rows of the head's cache beyond the committed ones are guesses.
+
+    level 1     a  b          from the last committed pair, without a forward of its own
+    level 2     aa ab ba      one forward over (state of the last pair, a), (same state, b)
+    level 3     ...           one forward over (state after a, aa), ...
+
+A chain is the static tree ((0,), (0, 0), (0, 0, 0), ...). A static and a dynamic tree differ in
+two places: which candidates grow on, and which are kept in the end.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from labkit.draft import Considered, Draft, LazyRows
+from labkit.drafters.shapes import Chain, DynamicTree, Shape, StaticTree
+from labkit.heads.eagle import EagleHead, HeadStep, KeyValues
+from labkit.sampling import Rng, Warp
+from labkit.tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """k nodes that grow next.
+
+    numbers: [k] candidate numbers (0: the root). scores: [k] log of the cumulative probability.
+    paths: [k, d] drafted tokens down to each node. seen: [k, rows] bool, drafted rows of the
+    head's cache that each node sees, its own excluded. step: the head's output at each, [k, H].
+    """
+
+    numbers: Tensor
+    scores: Tensor
+    paths: Tensor
+    seen: Tensor
+    step: HeadStep
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Children of one level, k * w of them, siblings side by side: [k * w] each.
+
+    rows: [k, D], the head's raw logits at the k parents. qs: what each was drawn from.
+    possible: False where the parent's distribution had no token left.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    parents: Tensor
+    possible: Tensor
+    rows: Tensor
+    qs: list[Tensor | None]
+
+
+@dataclass(kw_only=True)
+class Growing:
+    """One draft under way.
+
+    Attributes:
+        true: committed pairs in ``kv``; last: the head's output for the last of them.
+        tokens: the committed text. depth: most levels. drawn: draw tokens, or take the likeliest.
+        forwards, inside: head forwards spent and seconds in them, at first those of catching up.
+        clock: seconds.
+    """
+
+    head: EagleHead
+    kv: Sequence[KeyValues]
+    true: int
+    last: HeadStep
+    tokens: tuple[int, ...]
+    rng: Rng
+    depth: int
+    warp: Warp
+    confidence: float
+    drawn: bool
+    forwards: int
+    inside: float
+    clock: Callable[[], float]
+    stopped: str = field(default="", init=False)
+    _levels: list[_Candidates] = field(default_factory=list, init=False)
+
+    def grow(self, shape: Shape) -> Draft:
+        """The draft of this shape."""
+        if isinstance(shape, Chain):
+            shape = StaticTree(tuple((0,) * n for n in range(1, self.depth + 1)))
+        if isinstance(shape, DynamicTree):
+            self.drawn = False  # to keep or drop a drawn token by its probability bends the law
+        level, count = self._root(), 1
+        for depth in range(1, self.depth + 1):
+            widths = _widths(shape, depth)
+            if not widths:
+                break
+            level = self._fed(level) if depth > 1 else level
+            raw, logits = self._logits(level)
+            if self._unsure(level, logits):
+                self.stopped = "confidence"
+                break
+            found = self._children(level, raw, logits, widths)
+            self._levels.append(found)
+            level = self._next(level, found, _growing_on(shape, depth, found), count)
+            count += len(found.tokens)
+        return self._finished(shape)
+
+    def _root(self) -> _Level:
+        device = self.head.device
+        nothing = torch.zeros(1, 0, dtype=torch.long, device=device)
+        zero = torch.zeros(1, dtype=torch.long, device=device)
+        return _Level(zero, zero.double(), nothing, nothing.bool(), self.last)
+
+    def _fed(self, level: _Level) -> _Level:
+        """One forward of the head over the level's nodes."""
+        k, rows = level.seen.shape
+        device = level.seen.device
+        itself = torch.eye(k, dtype=torch.bool, device=device)
+        seen = torch.cat((level.seen, itself), 1)
+        everything = seen.new_ones(k, self.true)
+        start = self.clock()
+        step = self.head(
+            level.paths[None, :, -1],
+            level.step.recycled[None],
+            positions=torch.full((1, k), self.true + level.paths.shape[1] - 1, device=device),
+            kv=self.kv,
+            # alone in every level it sees all rows there are
+            mask=None if rows + k == level.paths.shape[1] else torch.cat((everything, seen), 1),
+        )
+        self.forwards += 1
+        self.inside += self.clock() - start
+        step = HeadStep(step.recycled[0], step.normed[0])
+        return _Level(level.numbers, level.scores, level.paths, seen, step)
+
+    def _logits(self, level: _Level) -> tuple[Tensor, Tensor]:
+        """The head's own, [k, D], and over the target's ids after the processors, [k, V]."""
+        raw = self.head.logits(level.step.normed)
+        return raw, self.warp.processed(self._spread(raw), self._prefixes(level.paths))
+
+    def _unsure(self, level: _Level, logits: Tensor) -> bool:
+        """Is even the likeliest next path too unlikely? Asked before anything of this level is
+        drawn: a choice that looked at the draw would change the law."""
+        if not self.confidence:
+            return False
+        best = level.scores + torch.log_softmax(logits, -1).amax(-1)
+        return float(best.max()) < math.log(self.confidence)
+
+    def _children(
+        self, level: _Level, raw: Tensor, logits: Tensor, widths: Sequence[int]
+    ) -> _Candidates:
+        """``widths``: children of each node of the level; one number stands for all."""
+        certain = torch.log_softmax(logits, -1).double()
+        width = max(widths)
+        if self.drawn:
+            tokens, possible, qs = self._draw(self.warp.law(logits), widths, width)
+        else:
+            tokens = logits.topk(min(width, logits.shape[-1]), -1).indices
+            possible = certain.gather(1, tokens) > -torch.inf
+            qs = [None] * tokens.numel()
+        gains = certain.gather(1, tokens).nan_to_num(-torch.inf, neginf=-torch.inf)
+        scores = level.scores[:, None] + gains
+        parents = level.numbers[:, None].expand_as(tokens)
+        return _Candidates(
+            tokens.flatten(), scores.flatten(), parents.flatten(), possible.flatten(), raw, qs
+        )
+
+    def _draw(
+        self, law: Tensor, widths: Sequence[int], width: int
+    ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+        """Siblings without replacement: each from what its earlier siblings left, renormalised."""
+        tokens = torch.zeros(len(law), width, dtype=torch.long, device=law.device)
+        possible = torch.zeros_like(tokens, dtype=torch.bool)
+        qs: list[Tensor | None] = [None] * tokens.numel()
+        for row, q in enumerate(law):
+            for i in range(widths[row] if len(widths) > 1 else width):
+                left = q.sum()
+                possible[row, i] = left > 0  # NaN: processors ruled out every word of the head
+                q = torch.where(left > 0, q / left, torch.full_like(q, 1 / len(q)))
+                tokens[row, i] = self.rng.pick(q)
+                qs[row * width + i] = q
+                q = q.index_fill(0, tokens[row, i], 0)
+        return tokens, possible, qs
+
+    def _next(self, level: _Level, found: _Candidates, chosen: Tensor, count: int) -> _Level:
+        """The candidates at places ``chosen`` [k'] as a level of their own."""
+        above = chosen // (len(found.tokens) // len(level.numbers))  # rows of their parents
+        paths = torch.cat((level.paths[above], found.tokens[chosen, None]), 1)
+        step = HeadStep(level.step.recycled[above], level.step.normed[above])
+        return _Level(chosen + count, found.scores[chosen], paths, level.seen[above], step)
+
+    def _finished(self, shape: StaticTree | DynamicTree) -> Draft:
+        root = self.tokens[-1]
+        if not self._levels:
+            return Draft(
+                DraftTree.chain([root]), (None,), self.forwards, self.inside, stopped=self.stopped
+            )
+        columns = [torch.stack((c.tokens, c.scores, c.parents, c.possible)) for c in self._levels]
+        tokens, scores, parents, possible = torch.cat(columns, 1).tolist()  # the one read
+        scores, tokens = [0.0, *scores], [root, *map(int, tokens)]
+        parents, usable = [-1, *map(int, parents)], {i for i, p in enumerate(possible, 1) if p}
+        kept = self._kept(shape, scores, parents, usable)
+        place = {-1: -1} | {number: node for node, number in enumerate(kept)}
+        tree = DraftTree(tuple(tokens[i] for i in kept), tuple(place[parents[i]] for i in kept))
+        rows, qs = self._told()
+        sure = tuple(math.exp(s) for s in scores)
+        considered = Considered(tuple(tokens), tuple(parents), sure, tuple(kept))
+        return Draft(
+            tree,
+            tuple(qs[i] for i in kept),
+            self.forwards,
+            self.inside,
+            LazyRows([rows[i] for i in kept], self._spread),
+            tuple(sure[i] for i in kept),
+            self.stopped,
+            considered if isinstance(shape, DynamicTree) else None,
+        )
+
+    def _kept(
+        self,
+        shape: StaticTree | DynamicTree,
+        scores: Sequence[float],
+        parents: Sequence[int],
+        usable: set[int],
+    ) -> list[int]:
+        """Candidate numbers that stay, ascending, the root first."""
+        if isinstance(shape, DynamicTree):
+            # a child is no likelier than its parent, and stands after it when they are equal
+            ranked = sorted(usable, key=lambda i: (-scores[i], i))
+            size = shape.size([math.exp(scores[i]) for i in ranked], forwards=self.forwards)
+            if shape.costs is not None and size < min(shape.nodes, len(ranked)):
+                self.stopped = self.stopped or "cost"
+            return [0, *sorted(ranked[:size])]
+        kept = [0]
+        for i in _of_template(shape, [len(c.tokens) for c in self._levels]):
+            if i in usable and parents[i] in kept:
+                kept.append(i)
+        return kept
+
+    def _told(self) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """Per candidate: the raw logits it came from, and its q."""
+        rows: list[Tensor | None] = [None]
+        qs: list[Tensor | None] = [None]
+        for found in self._levels:
+            width = len(found.tokens) // len(found.rows)
+            rows.extend(row for row in found.rows for _ in range(width))
+            qs.extend(found.qs)
+        return rows, qs
+
+    def _spread(self, raw: Tensor) -> Tensor:
+        """[..., D] over the draft's ids -> [..., V] over the target's; -inf without a word."""
+        if raw.shape[-1] == self.head.config.vocab_size:
+            return raw
+        full = raw.new_full((*raw.shape[:-1], self.head.config.vocab_size), -torch.inf)
+        return full.index_copy_(-1, self.head.vocab_ids, raw)
+
+    def _prefixes(self, paths: Tensor) -> list[Tensor] | None:
+        """The text up to each node; None when no processor asks for it."""
+        if not self.warp.needs_prefix:
+            return None
+        text = torch.tensor(self.tokens, device=paths.device)
+        return [torch.cat((text, path)) for path in paths]
+
+
+def _widths(shape: StaticTree | DynamicTree, depth: int) -> tuple[int, ...]:
+    """Children of each node of the level above ``depth`` that grows on; () when none does."""
+    if isinstance(shape, DynamicTree):
+        return (shape.top_k,)
+    above = _growers(shape, depth - 1)
+    return tuple(sum(p[:-1] == path for p in shape.choices) for path in above)
+
+
+def _growers(shape: StaticTree, depth: int) -> list[tuple[int, ...]]:
+    """Paths of the static tree's nodes at ``depth`` that have children."""
+    nodes: Sequence[tuple[int, ...]] = shape.choices if depth else ((),)
+    return [
+        path
+        for path in nodes
+        if len(path) == depth and any(child[:-1] == path for child in shape.choices)
+    ]
+
+
+def _growing_on(shape: StaticTree | DynamicTree, depth: int, found: _Candidates) -> Tensor:
+    """[k] places among the candidates at ``depth`` that become the next level."""
+    if isinstance(shape, DynamicTree):
+        return found.scores.topk(min(shape.top_k, len(found.scores))).indices.sort().values
+    above = _growers(shape, depth - 1)
+    width = len(found.tokens) // len(above)
+    places = [above.index(path[:-1]) * width + path[-1] for path in _growers(shape, depth)]
+    return torch.tensor(places, dtype=torch.long, device=found.tokens.device)
+
+
+def _of_template(shape: StaticTree, counts: Sequence[int]) -> list[int]:
+    """Candidate numbers of a static tree's nodes, as far as levels were grown."""
+    numbers, start = [], 1
+    for depth, count in enumerate(counts, start=1):
+        above = _growers(shape, depth - 1)
+        width = count // len(above)
+        numbers += [
+            start + above.index(path[:-1]) * width + path[-1]
+            for path in shape.choices
+            if len(path) == depth
+        ]
+        start += count
+    return sorted(numbers)

@@ -1,0 +1,301 @@
+"""EAGLE heads as drafters: alignment, trees, caches. Every reference here is a plain forward of
+the head over one whole path, from true states, without any cache of its own."""
+
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from helpers import prompt_of, run
+from torch import Tensor
+
+from labkit.config import DecodeConfig
+from labkit.decode import speculate
+from labkit.drafters.eagle import Eagle
+from labkit.drafters.nothing import Nothing
+from labkit.drafters.shapes import SMALL_TREE, Chain, Costs, DynamicTree, Shape, StaticTree
+from labkit.errors import BadInput
+from labkit.events import Drafted
+from labkit.heads.eagle import EagleHead, head_config, random_head
+from labkit.metrics import acceptance
+from labkit.target import Target
+from labkit.toy import tiny
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "eagle1": {"version": 1},
+    "eagle3": {"version": 3},
+    "eagle31": {"version": 3, "fc_norm": True, "norm_output": True},
+    "wild": {"version": 3, "norm_before_fc": True, "norm_before_residual": True, "qk_norm": True},
+    "two layers": {"version": 3, "layers": 2},
+    "small vocabulary": {"version": 3, "draft_vocab_size": 40},
+}
+SHAPES: dict[str, Shape] = {
+    "chain": Chain(),
+    "static": SMALL_TREE,
+    "dynamic": DynamicTree(top_k=3, nodes=9),
+}
+ODD = tuple(range(1, 64, 2)) + tuple(range(0, 16, 2))
+
+
+@lru_cache
+def deep() -> Any:
+    """Layers enough for three depths."""
+    return tiny("llama", layers=8)
+
+
+def head_of(name: str, *, seed: int = 3) -> EagleHead:
+    settings = dict(VARIANTS[name])
+    ids = torch.tensor(sorted(ODD)) if "draft_vocab_size" in settings else None
+    config = head_config(deep(), settings.pop("version"), **settings)
+    return random_head(config, deep(), seed=seed, vocab_ids=ids)
+
+
+def target_for(head: EagleHead) -> Target:
+    return Target(deep(), needs=head.config.needs)
+
+
+class Watching(Eagle):
+    """Checks every draft against `slow_logits`, and its cache against the committed text."""
+
+    def propose(self, tokens: Any, rng: Any, **options: Any) -> Any:
+        draft = super().propose(tokens, rng, **options)
+        for node in range(1, len(draft.tree)):
+            above = draft.tree.path(node)[1:-1]
+            expected = slow_logits(self.head, tokens, [draft.tree.tokens[i] for i in above])
+            torch.testing.assert_close(draft.logits[node], expected, atol=1e-5, rtol=1e-4)
+        assert len(draft.tree) == 1 or self.true_length == len(tokens) - 1
+        return draft
+
+
+@torch.inference_mode()
+def slow_logits(head: EagleHead, tokens: Any, drafted: list[int]) -> Tensor:
+    """[V] after ``tokens`` and ``drafted``: all pairs again in one causal forward per step.
+
+    States of committed tokens come from transformers' own `output_hidden_states`.
+    """
+    model = deep()
+    out = model(input_ids=torch.tensor([list(tokens)]), output_hidden_states=True, use_cache=False)
+    places = [-1 if n == "final" else int(n[1:]) for n in head.config.needs]
+    states = head.fuse([out.hidden_states[k][0, :-1] for k in places])
+    ids = list(tokens[1:])
+    for step in range(len(drafted) + 1):
+        n = len(ids)
+        found = head(
+            torch.tensor([ids]),
+            states[None],
+            positions=torch.arange(n)[None],
+            kv=head.cache(),
+            mask=torch.ones(n, n, dtype=torch.bool).tril(),
+        )
+        if step < len(drafted):
+            ids = [*ids, drafted[step]]
+            states = torch.cat((states, found.recycled[0, -1:]))
+    full = torch.full((head.config.vocab_size,), -torch.inf)
+    full[head.vocab_ids] = head.logits(found.normed[0, -1])
+    return full
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_node_s_logits_are_those_of_a_sequential_forward(name: str, shape: str) -> None:
+    """After each of many rounds, so the cache holds what a fresh head prefilled with true states
+    would hold; in trees, each node sees its own path and nothing else."""
+    head = head_of(name)
+    drafter = Watching(head, shape=SHAPES[shape])
+    prompt = prompt_of(9)
+    trace = run(target_for(head), drafter, prompt, max_new_tokens=14, draft_length=3)
+    reference = run(Target(deep()), Nothing(), prompt, max_new_tokens=14)
+    assert trace.tokens == reference.tokens
+
+
+class StaleStates(Eagle):
+    """A broken cache: guesses stay in it as if they were true."""
+
+    def observe(self, commit: Any) -> None:
+        self._true = max(self._true, self._kv[0].length)
+        super().observe(commit)
+
+
+class NoTreeMask(Watching):
+    """Siblings see each other."""
+
+    def propose(self, tokens: Any, rng: Any, **options: Any) -> Any:
+        keep = torch.eye
+        try:
+            torch.eye = lambda k, **o: torch.ones(k, k, **o)  # type: ignore[assignment]
+            return super().propose(tokens, rng, **options)
+        finally:
+            torch.eye = keep
+
+
+def test_a_missing_tree_mask_is_noticed() -> None:
+    head = head_of("eagle3")
+    with pytest.raises(AssertionError):
+        run(
+            target_for(head),
+            NoTreeMask(head, shape=SHAPES["dynamic"]),
+            prompt_of(9),
+            max_new_tokens=8,
+            draft_length=3,
+        )
+
+
+def test_stale_rows_are_noticed() -> None:
+    head = head_of("eagle3")
+
+    class Broken(StaleStates, Watching):
+        pass
+
+    with pytest.raises(AssertionError):
+        run(target_for(head), Broken(head), prompt_of(9), max_new_tokens=8, draft_length=3)
+
+
+@pytest.mark.parametrize("name", ["eagle1", "eagle3", "small vocabulary"])
+def test_a_tree_one_wide_is_the_chain_trace_and_all(name: str) -> None:
+    head = head_of(name)
+    kinds = (
+        Chain(),
+        DynamicTree(top_k=1, nodes=4),
+        StaticTree(((0,), (0, 0), (0, 0, 0), (0,) * 4)),
+    )
+    traces = [
+        run(
+            target_for(head),
+            Eagle(head, shape=kind, clock=lambda: 0.0),
+            prompt_of(9),
+            max_new_tokens=16,
+            draft_length=4,
+            detail="full",
+            clock=lambda: 0.0,
+        )
+        for kind in kinds
+    ]
+    chain, top_1, static = ([asdict(e) for e in t.events] for t in traces)
+    assert static == chain
+    for left, right in zip(top_1, chain, strict=True):
+        assert {**left, "considered": ()} == {**right, "considered": ()}
+
+
+def drafted(trace: Any) -> list[Drafted]:
+    return [e for e in trace.events if isinstance(e, Drafted)]
+
+
+def test_dynamic_tree_keeps_the_likeliest_of_all_that_it_grew() -> None:
+    """Against the definition: the best k nodes of each depth grow k children each; of all, the N
+    with the largest cumulative probability stay."""
+    head = head_of("eagle3")
+    k, nodes = 3, 7
+    trace = run(
+        target_for(head),
+        Eagle(head, shape=DynamicTree(top_k=k, nodes=nodes)),
+        prompt_of(9),
+        max_new_tokens=10,
+        draft_length=3,
+        detail="full",
+    )
+    text = list(prompt_of(9))
+    for event, new in zip(drafted(trace), trace.rounds, strict=True):
+        expected = slow_tree(head, text, k=k, nodes=nodes, depth=event.limit)
+        tree = {
+            path_text(event, node): event.confidence[node] for node in range(1, len(event.tokens))
+        }
+        assert tree.keys() == expected.keys()
+        for path, mass in expected.items():
+            assert tree[path] == pytest.approx(mass, rel=1e-4)
+        pruned = [row for row in event.considered[1:] if row[3] < 0]
+        if tree and pruned:
+            assert max(row[2] for row in pruned) <= min(tree.values()) + 1e-9
+        text += new.committed.tokens
+
+
+def path_text(event: Drafted, node: int) -> tuple[int, ...]:
+    path: tuple[int, ...] = ()
+    while node > 0:
+        path, node = (event.tokens[node], *path), event.parents[node]
+    return path
+
+
+def slow_tree(
+    head: EagleHead, text: list[int], *, k: int, nodes: int, depth: int
+) -> dict[tuple[int, ...], float]:
+    frontier, found = {(): 1.0}, {}
+    for _ in range(depth):
+        level = {}
+        for path, mass in frontier.items():
+            p = torch.softmax(slow_logits(head, text, list(path)), -1)
+            for token in p.topk(k).indices.tolist():
+                level[*path, token] = mass * float(p[token])
+        found |= level
+        frontier = dict(sorted(level.items(), key=lambda item: -item[1])[:k])
+    return dict(sorted(found.items(), key=lambda item: -item[1])[:nodes])
+
+
+def test_drafting_stops_where_the_head_is_unsure_and_says_so() -> None:
+    head = head_of("eagle3")
+    options = {"max_new_tokens": 12, "draft_length": 4}
+    free = run(target_for(head), Eagle(head), prompt_of(9), **options)
+    shy = run(target_for(head), Eagle(head, confidence=0.3), prompt_of(9), **options)
+    assert shy.tokens == free.tokens
+    assert {e.stopped for e in drafted(free)} == {""}
+    stopped = [e for e in drafted(shy) if e.stopped == "confidence"]
+    assert stopped
+    for event in drafted(shy):
+        assert all(mass >= 0.3 for mass in event.confidence)
+        assert (len(event.tokens) - 1 < event.limit) == (event.stopped == "confidence")
+
+
+def test_a_tree_is_sized_by_cost_and_says_so() -> None:
+    head = head_of("eagle3")
+    dear = DynamicTree(top_k=3, nodes=9, costs=Costs(((1, 1.0), (2, 3.0)), draft=0.01))
+    cheap = DynamicTree(top_k=3, nodes=9, costs=Costs(((1, 1.0), (99, 1.001)), draft=0.01))
+    sizes = {}
+    for name, shape in {"dear": dear, "cheap": cheap}.items():
+        trace = run(
+            target_for(head),
+            Eagle(head, shape=shape),
+            prompt_of(9),
+            max_new_tokens=12,
+            draft_length=3,
+        )
+        sizes[name] = [len(e.tokens) - 1 for e in drafted(trace) if e.limit]
+        for event in drafted(trace):
+            if event.limit == 3:
+                assert (len(event.tokens) - 1 < 9) == (event.stopped == "cost")
+    assert max(sizes["dear"]) < min(sizes["cheap"])
+
+
+def test_a_head_that_is_never_asked_reads_everything_later() -> None:
+    """Rounds without a draft leave pairs waiting; the next draft reads them all at once."""
+    head = head_of("eagle3")
+    target, drafter = target_for(head), Watching(head)
+    prompt = prompt_of(1)  # no state before the first token: nothing can be drafted at first
+    events = list(
+        speculate(target, drafter, prompt, config=DecodeConfig(max_new_tokens=6, draft_length=2))
+    )
+    found = [e for e in events if isinstance(e, Drafted)]
+    assert found[0].tokens == prompt
+    assert len(found[1].tokens) == 3
+
+
+def test_a_target_that_lacks_the_states_is_refused() -> None:
+    head = head_of("eagle3")
+    with pytest.raises(BadInput, match="needs="):
+        run(Target(deep()), Eagle(head), prompt_of(9), max_new_tokens=4)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_acceptance_is_what_the_logits_say(name: str) -> None:
+    """A greedy chain's drafted tokens are the argmax of the slow logits, so acceptance can be
+    recomputed without the engine."""
+    head = head_of(name)
+    prompt = prompt_of(9)
+    trace = run(target_for(head), Eagle(head), prompt, max_new_tokens=20, draft_length=1)
+    text, right, tried = list(prompt), 0, 0
+    for record in trace.rounds:
+        if record.drafted.limit:
+            guess = int(slow_logits(head, text, []).argmax())
+            tried += 1
+            right += guess == record.committed.tokens[0]
+        text += record.committed.tokens
+    assert (acceptance(trace).accepted, acceptance(trace).drafted) == (right, tried)
