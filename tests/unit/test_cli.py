@@ -45,6 +45,39 @@ def test_what_the_user_can_mend_is_one_message_and_exit_code_2(tmp_path: Path) -
     assert done.stderr.count("\n") == 1
 
 
+CHATTER = """
+import time
+from types import SimpleNamespace
+from labkit import cli, cli_decode
+from labkit.events import Committed
+
+def events(*_, **__):
+    while True:
+        yield Committed(round=1, tokens=(1,), sources=("target",), text="a line\\n")
+
+cli_decode._open = lambda *_: SimpleNamespace(events=events, clock=time.monotonic)
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("start", [["-m", "labkit", "--version"], ["-c", CHATTER, "generate",
+    "--method", "ar", "--prompt", "Say something."]], ids=["version", "generate"])  # fmt: skip
+def test_a_reader_that_has_seen_enough_ends_the_command_without_a_traceback(
+    start: list[str],
+) -> None:
+    """As in ``labkit generate ... | head -1``; the text here would never end by itself."""
+    command = [sys.executable, *start]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        if "generate" in start:
+            assert process.stdout.readline() == "a line\n"
+        process.stdout.close()
+        said = process.stderr.read()
+        process.wait(timeout=60)
+    assert said == ""
+
+
 def test_an_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
     done = run("pull", "--speed", "9", home=tmp_path)
     assert done.returncode == 2
