@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from labkit.config import DecodeConfig
+from labkit.devices import is_gpu
 from labkit.draft import Draft
 from labkit.drafters.base import Commit, Drafter
 from labkit.drafters.nothing import Nothing
@@ -108,7 +109,7 @@ def speculate(
             next_step="build the target with the activations that the drafter needs",
         )
     warp = Warp.from_config(config, processors=processors)
-    rng = rng or TorchRng(config.seed, ahead=target.device.type != "cpu")
+    rng = rng or TorchRng(config.seed, ahead=is_gpu(target.device))
     run = _Run(target, drafter, tokens, config, warp, rng, text, clock)
     return run.events()
 

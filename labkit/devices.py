@@ -15,6 +15,7 @@ import torch
 
 from labkit.errors import BadInput
 
+HOST = torch.device("cpu")
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -50,7 +51,7 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
         BadInput: the name is not a device, or the device is not on this machine.
     """
     if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        return torch.device("cuda", 0) if torch.cuda.is_available() else HOST
     there = available_devices()
     try:
         device = torch.device(name)

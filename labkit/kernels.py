@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labkit.devices import is_gpu
+
 MAX_ROWS = 16
 
 
@@ -45,15 +47,15 @@ class SkinnyLinear(nn.Linear):
 def _applies(input: Tensor, weight: Tensor) -> bool:
     return (
         input.dtype == weight.dtype == torch.float32
-        and input.device.type == weight.device.type == "cpu"
+        and not (is_gpu(input.device) or is_gpu(weight.device))
         and not (torch.is_grad_enabled() and (input.requires_grad or weight.requires_grad))
     )
 
 
 def skinny_pays(device: torch.device, dtype: torch.dtype) -> bool:
     """True where ``SkinnyLinear`` was measured to be faster: AVX2 CPUs, float32."""
-    on_cpu = device.type == "cpu" and dtype == torch.float32
-    return on_cpu and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    slow_without = torch.backends.cpu.get_cpu_capability() == "AVX2"
+    return slow_without and dtype == torch.float32 and not is_gpu(device)
 
 
 def use_skinny_linear(model: nn.Module) -> int:

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from labkit import __version__
-from labkit.devices import device_label, dtype_name, memory, resolve_device, resolve_dtype
+from labkit.devices import HOST, device_label, dtype_name, memory, resolve_device, resolve_dtype
 from labkit.kernels import skinny_pays
 from labkit.lab.presets import DEFAULT, find
 from labkit.lab.pull import folder_of
@@ -92,7 +92,7 @@ def _device() -> Iterator[Check]:
 
 
 def _memory() -> Check:
-    there = memory(resolve_device("cpu"))
+    there = memory(HOST)
     if there is None:
         return Check("memory", True, "unknown")
     found = f"{there.available / 1e9:.1f} GB free of {there.total / 1e9:.1f} GB"

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,10 +201,25 @@ def docstrings(tree: ast.Module) -> set[int]:
     }
 
 
+DEVICE = re.compile(r"(cpu|mps|xpu)(:\d+)?")
+
+
+def labels(tree: ast.Module) -> set[int]:
+    """Strings that name a row of a table: keys of a dictionary, the doctor's checks."""
+    keys = [key for n in ast.walk(tree) if isinstance(n, ast.Dict) for key in n.keys]
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and n.args]
+    return {id(n) for n in keys} | {id(n.args[0]) for n in calls if ast.unparse(n.func) == "Check"}
+
+
 def device_literals(tree: ast.Module) -> list[int]:
-    """Lines with a GPU named in a string, or with ``.cuda`` reached for."""
-    prose = docstrings(tree)
-    named = [n.lineno for n in strings(tree) if "cuda" in n.value and id(n) not in prose]
+    """Lines with a device named in a string, or with ``.cuda`` reached for."""
+    prose, label = docstrings(tree), labels(tree)
+    named = [
+        n.lineno
+        for n in strings(tree)
+        if ("cuda" in n.value and id(n) not in prose)
+        or (DEVICE.fullmatch(n.value) and id(n) not in label)
+    ]
     reached = [
         n.lineno for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "cuda"
     ]
@@ -216,9 +232,25 @@ def test_devices_are_named_in_one_file(name: str) -> None:
 
 
 def test_a_device_literal_would_be_found() -> None:
-    for line in ("x.to('cuda:0')", "x.cuda()", "torch.cuda.synchronize()", "d = f'cuda:{i}'"):
+    for line in (
+        "x.to('cuda:0')",
+        "x.cuda()",
+        "torch.cuda.synchronize()",
+        "d = f'cuda:{i}'",
+        "x.to('cpu')",
+        "x.device.type != 'cpu'",
+        "torch.zeros(3, device='mps:0')",
+        "facts = {'device': 'cpu'}",
+    ):
         assert device_literals(ast.parse(line)), line
-    assert not device_literals(ast.parse('"""Runs on cuda."""'))
+    for line in (
+        '"""Runs on cuda."""',
+        "Check('cpu', True)",
+        "{'cpu': 1}",
+        "print('auto or cpu')",
+        "x.cpu()",
+    ):
+        assert not device_literals(ast.parse(line)), line
 
 
 def cache_indexing(tree: ast.Module) -> list[int]:
