@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from labkit.cli_decode import AsJson, Device, Dtype, Model
-from labkit.errors import BadInput
+from labkit.errors import BadInput, require
 
 train = typer.Typer(help="Train a drafter on text that the target wrote.", no_args_is_help=True)
 
@@ -29,7 +29,7 @@ def selfgen(
     as_json: AsJson = False,
 ) -> None:
     """Let the target write conversations to train drafters on."""
-    _positive("tokens", tokens)
+    require(tokens > 0, "--tokens", "more than 0", tokens)
     from labkit.lab.load import load_model
     from labkit.lab.progress import text_bar
     from labkit.training.selfgen import selfgen as write
@@ -62,7 +62,7 @@ def draft(
     as_json: AsJson = False,
 ) -> None:
     """A small draft model, distilled from the target."""
-    _positive("minutes", minutes)
+    require(minutes > 0, "--minutes", "more than 0", minutes)
     if dtype not in ("auto", "float32"):
         raise BadInput("--dtype", expected="float32", got=dtype, next_step="leave --dtype out")
     if not data.is_file():
@@ -92,13 +92,6 @@ def draft(
         f"mean accepted length {found.mean_accepted_length:.2f} "
         f"(the target's own token counted)",
     )
-
-
-def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise BadInput(
-            f"--{name}", expected="more than 0", got=repr(value), next_step=f"change --{name}"
-        )
 
 
 def _emit(record: dict[str, Any], *, as_json: bool, text: str) -> None:

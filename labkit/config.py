@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
 
-from labkit.errors import BadInput
+from labkit.errors import BadInput, require
 from labkit.ids import whole, whole_numbers
 
 Detail = Literal["timing", "summary", "full"]
@@ -57,31 +57,31 @@ class DecodeConfig:
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "draft_length", "top_k", "seed", "top"):
             number = whole(getattr(self, name))
-            _check(number is not None, name, "a whole number", getattr(self, name))
+            require(number is not None, name, "a whole number", getattr(self, name))
             object.__setattr__(self, name, number)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-            _check(isinstance(getattr(self, name), Real), name, "a number", getattr(self, name))
-        _check(-(2**63) <= self.seed < 2**63, "seed", "a whole number of 64 bits", self.seed)
-        _check(self.max_new_tokens >= 1, "max_new_tokens", "1 or more", self.max_new_tokens)
-        _check(self.draft_length >= 0, "draft_length", "0 or more", self.draft_length)
-        _check(0 <= self.temperature < float("inf"), "temperature", "0 or more", self.temperature)
-        _check(self.top_k >= 0, "top_k", "0 (off) or more", self.top_k)
-        _check(0 < self.top_p <= 1, "top_p", "a number in (0, 1]", self.top_p)
-        _check(0 <= self.min_p < 1, "min_p", "a number in [0, 1)", self.min_p)
-        _check(
+            require(isinstance(getattr(self, name), Real), name, "a number", getattr(self, name))
+        require(-(2**63) <= self.seed < 2**63, "seed", "a whole number of 64 bits", self.seed)
+        require(self.max_new_tokens >= 1, "max_new_tokens", "1 or more", self.max_new_tokens)
+        require(self.draft_length >= 0, "draft_length", "0 or more", self.draft_length)
+        require(0 <= self.temperature < float("inf"), "temperature", "0 or more", self.temperature)
+        require(self.top_k >= 0, "top_k", "0 (off) or more", self.top_k)
+        require(0 < self.top_p <= 1, "top_p", "a number in (0, 1]", self.top_p)
+        require(0 <= self.min_p < 1, "min_p", "a number in [0, 1)", self.min_p)
+        require(
             0 < self.repetition_penalty < float("inf"),
             "repetition_penalty",
             "more than 0",
             self.repetition_penalty,
         )
-        _check(
+        require(
             self.detail in get_args(Detail), "detail", " or ".join(get_args(Detail)), self.detail
         )
-        _check(self.top >= 1, "top", "1 or more", self.top)
+        require(self.top >= 1, "top", "1 or more", self.top)
         self._check_ends()
 
     def _check_ends(self) -> None:
-        _check(
+        require(
             not isinstance(self.stop_strings, str),
             "stop_strings",
             "a list of texts",
@@ -89,7 +89,7 @@ class DecodeConfig:
         )
         stops = tuple(self.stop_strings or ())
         object.__setattr__(self, "stop_strings", stops)  # an iterator could be read once only
-        _check(
+        require(
             all(isinstance(stop, str) and stop for stop in stops),
             "stop_strings",
             "texts of at least one character",
@@ -97,7 +97,7 @@ class DecodeConfig:
         )
         given = self.eos
         ids = _token_ids(given)
-        _check(ids is not None, "eos", "a token id or several, 0 or more", given)
+        require(ids is not None, "eos", "a token id or several, 0 or more", given)
         # once and for all: an iterator could be read one time only
         object.__setattr__(self, "eos", ids or None)
 
@@ -128,8 +128,3 @@ def _token_ids(given: int | Iterable[int] | None) -> tuple[int, ...] | None:
     except TypeError:
         return None
     return found if all(i >= 0 for i in found) else None
-
-
-def _check(holds: bool, name: str, expected: str, got: object) -> None:
-    if not holds:
-        raise BadInput(name, expected=expected, got=repr(got), next_step=f"change {name}")

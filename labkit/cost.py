@@ -4,7 +4,7 @@ Source: Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Sp
 Decoding", theorem 3.8. Owns: the formula and its plain words. Does not know: measurements.
 """
 
-from labkit.errors import BadInput
+from labkit.errors import require
 
 
 def expected_tokens(*, alpha: float, draft_length: int) -> float:
@@ -12,8 +12,8 @@ def expected_tokens(*, alpha: float, draft_length: int) -> float:
 
     (1 - alpha^(K+1)) / (1 - alpha), and K + 1 at alpha = 1.
     """
-    _check(0 <= alpha <= 1, "alpha", "a number in [0, 1]", alpha)
-    _check(draft_length >= 0, "draft_length", "0 or more", draft_length)
+    require(0 <= alpha <= 1, "alpha", "a number in [0, 1]", alpha)
+    require(draft_length >= 0, "draft_length", "0 or more", draft_length)
     return float(sum(alpha**i for i in range(draft_length + 1)))
 
 
@@ -31,8 +31,8 @@ def speedup(
     Returns:
         expected tokens / (K c + verify_ratio); below 1 speculation is slower.
     """
-    _check(cost_ratio >= 0, "cost_ratio", "0 or more", cost_ratio)
-    _check(verify_ratio > 0, "verify_ratio", "more than 0", verify_ratio)
+    require(cost_ratio >= 0, "cost_ratio", "0 or more", cost_ratio)
+    require(verify_ratio > 0, "verify_ratio", "more than 0", verify_ratio)
     tokens = expected_tokens(alpha=alpha, draft_length=draft_length)
     return tokens / (draft_length * cost_ratio + verify_ratio)
 
@@ -42,8 +42,3 @@ def verdict(ratio: float) -> str:
     if round(ratio, 2) == 1.0:
         return "no gain"
     return f"{ratio:.2f}× (faster)" if ratio > 1 else f"{ratio:.2f}× (slower)"
-
-
-def _check(holds: bool, name: str, expected: str, got: object) -> None:
-    if not holds:
-        raise BadInput(name, expected=expected, got=repr(got), next_step=f"change {name}")

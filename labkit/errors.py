@@ -55,5 +55,11 @@ class OutOfMemory(LabError):
     """The device has too little memory for what was asked."""
 
 
+def require(holds: bool, name: str, expected: str, got: object) -> None:
+    """Raise `BadInput` for the setting ``name`` unless ``holds``."""
+    if not holds:
+        raise BadInput(name, expected=expected, got=repr(got), next_step=f"change {name}")
+
+
 def _rebuild(kind: type[LabError], what: str, expected: str, got: str, next_step: str) -> LabError:
     return kind(what, expected=expected, got=got, next_step=next_step)
