@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Literal, get_args
 
 from labkit.errors import BadInput, require
-from labkit.ids import whole, whole_numbers
+from labkit.ids import token_ids, whole
 
 Detail = Literal["timing", "summary", "full"]
 METHODS = ("ar", "ngram", "draft", "eagle1", "eagle2", "eagle3", "eagle31", "mtp", "medusa")
@@ -96,15 +96,18 @@ class DecodeConfig:
             stops,
         )
         given = self.eos
-        ids = _token_ids(given)
-        require(ids is not None, "eos", "a token id or several, 0 or more", given)
+        try:
+            ids = token_ids(given)
+        except TypeError:
+            ids = (-1,)
+        require(all(i >= 0 for i in ids), "eos", "a token id or several, 0 or more", given)
         # once and for all: an iterator could be read one time only
         object.__setattr__(self, "eos", ids or None)
 
     @property
     def eos_ids(self) -> frozenset[int]:
         """`eos` as a set; a number, a list and a tensor of ids all mean the same."""
-        return frozenset(_token_ids(self.eos) or ())
+        return frozenset(token_ids(self.eos))
 
 
 def check_method(method: str, *, available: Sequence[str] = METHODS) -> str:
@@ -117,14 +120,3 @@ def check_method(method: str, *, available: Sequence[str] = METHODS) -> str:
             next_step="choose a method from the list",
         )
     return method
-
-
-def _token_ids(given: int | Iterable[int] | None) -> tuple[int, ...] | None:
-    """The ids in ``given``; None when it holds something else."""
-    if given is None:
-        return ()
-    try:
-        found = whole_numbers((given,) if whole(given) is not None else given)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-    return found if all(i >= 0 for i in found) else None

@@ -8,6 +8,7 @@ number, and an array is not one either, even with a single entry.
 import operator
 from collections.abc import Iterable
 from reprlib import repr as short
+from typing import Any
 
 
 def whole(value: object) -> int | None:
@@ -37,3 +38,21 @@ def whole_numbers(values: Iterable[object]) -> tuple[int, ...]:
             raise TypeError(f"{short(value)} ({type(value).__name__}) as entry {place}")
         found.append(number)
     return tuple(found)
+
+
+def token_ids(*given: int | Iterable[int] | None) -> tuple[int, ...]:
+    """The ids in ``given``, each of which is an id, several, or None: ascending, each once.
+
+    Raises:
+        TypeError: as `whole_numbers`.
+    """
+    found: set[int] = set()
+    for ids in given:
+        if ids is not None:
+            found.update(whole_numbers([ids] if whole(ids) is not None else ids))  # type: ignore
+    return tuple(sorted(found))
+
+
+def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Ids that end a text, by a transformers model's generation settings and its tokenizer."""
+    return token_ids(model.generation_config.eos_token_id, tokenizer.eos_token_id)

@@ -11,7 +11,6 @@ import json
 import math
 import struct
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from labkit.devices import dtype_name, memory, resolve_device, resolve_dtype
 from labkit.errors import BadCheckpoint, BadInput, OutOfMemory, UnsupportedModel
+from labkit.ids import end_ids
 from labkit.kernels import skinny_pays, use_skinny_linear
 from labkit.lab.from_gguf import read_gguf
 from labkit.lab.hub import has_weights
@@ -56,10 +56,7 @@ class LoadedModel:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """Ids that end a text, in ascending order; empty when the model names none."""
-        found: set[int] = set()
-        for given in (self.model.generation_config.eos_token_id, self.tokenizer.eos_token_id):
-            found.update(_as_ids(given))
-        return tuple(sorted(found))
+        return end_ids(self.model, self.tokenizer)
 
 
 def load_model(
@@ -257,13 +254,3 @@ def _place(model: nn.Module, device: torch.device) -> nn.Module:
             got=str(error).splitlines()[0],
             next_step="choose a smaller model, or restart other kernels that use the device",
         ) from error
-
-
-def _as_ids(given: int | Iterable[int] | None) -> Iterable[int]:
-    match given:
-        case None:
-            return ()
-        case int():
-            return (given,)
-        case _:
-            return given

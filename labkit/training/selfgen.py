@@ -25,6 +25,7 @@ from torch import Tensor
 from labkit.devices import is_gpu
 from labkit.errors import BadInput
 from labkit.heads.draft_checkpoint import target_fingerprint
+from labkit.ids import end_ids
 from labkit.training.openings import OPENINGS
 
 # (what is being done, units done, units in total)
@@ -217,7 +218,7 @@ class _Writer:
         self, prompts: Sequence[list[int]], *, new_tokens: int, **sampling: Any
     ) -> list[list[int]]:
         """Continue each prompt; the end token is kept, what follows it is cut."""
-        ends = _end_ids(self._model, self._tokenizer)
+        ends = end_ids(self._model, self._tokenizer)
         width = max(map(len, prompts))
         tokens = torch.full((len(prompts), width), ends[0], dtype=torch.int64)
         mask = torch.zeros_like(tokens)
@@ -241,14 +242,6 @@ def _up_to_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
         if token in ends:
             return tokens[: index + 1]
     return tokens
-
-
-def _end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Ids that end a turn: the model's generation settings, else the tokenizer's."""
-    named = model.generation_config.eos_token_id
-    ids = named if isinstance(named, list) else [named]
-    known = tuple(i for i in (*ids, tokenizer.eos_token_id) if i is not None)
-    return tuple(dict.fromkeys(known))
 
 
 def _template_before_user(tokenizer: Any) -> str:
