@@ -86,8 +86,8 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     """Fetch a model, check it and keep it; nothing to do when it is already there."""
-    from labkit.lab.progress import text_bar
     from labkit.lab.pull import pull as pull_model
+    from labkit.progress import text_bar
 
     folder = pull_model(model, from_file=from_file, progress=text_bar(sys.stderr))
     record = {"model": model, "path": str(folder)}

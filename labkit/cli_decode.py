@@ -198,7 +198,7 @@ def bench(
         _print_table(facts, [r.to_json() for r in rows])
 
 
-def _progress(done: int, total: int, what: str) -> None:
+def _progress(what: str, done: int, total: int) -> None:
     if sys.stderr.isatty():
         typer.echo(f"\r{done}/{total} {what:<40.40}", nl=False, err=True)
 

@@ -31,7 +31,7 @@ def selfgen(
     """Let the target write conversations to train drafters on."""
     require(tokens > 0, "--tokens", "more than 0", tokens)
     from labkit.lab.load import load_model
-    from labkit.lab.progress import text_bar
+    from labkit.progress import text_bar
     from labkit.training.selfgen import selfgen as write
 
     loaded = load_model(model, dtype=dtype, device=device)
@@ -70,7 +70,7 @@ def draft(
             "--data", expected="a file", got=str(data), next_step="write one with labkit selfgen"
         )
     from labkit.lab.load import load_model
-    from labkit.lab.progress import text_bar
+    from labkit.progress import text_bar
     from labkit.training.draft import train_draft
 
     loaded = load_model(model, dtype="float32", device=device)

@@ -7,7 +7,7 @@ so that a machine that slows down slows all of them; a short run of each comes f
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,12 +25,11 @@ from labkit.lab.compare import first_difference
 from labkit.lab.report import Row, row
 from labkit.lab.session import AVAILABLE, DRAFT_LENGTH, Lab
 from labkit.metrics import cost
+from labkit.progress import Progress
 from labkit.trace import Trace
 
 BASELINE = "generate"  # transformers' own, on the same weights, with the layers it loads them into
 METHODS = (BASELINE, *AVAILABLE)
-Progress = Callable[[int, int, str], None]
-"""(runs done, runs in all, what is next)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +78,7 @@ def bench(
 
     Args:
         methods: names of ``METHODS``; "generate" is transformers' own greedy or sampled decoding.
+        progress: told which run is next.
         settings: fields of `DecodeConfig`; detail defaults to "timing".
 
     Raises:
@@ -91,7 +91,7 @@ def bench(
         _once(lab, method, prompts[0], {**settings, "max_new_tokens": 8})
     for done, (method, prompt) in enumerate(_turns(methods, prompts)):
         if progress:
-            progress(done, len(methods) * len(prompts), f"{method}, {prompt.id}")
+            progress(f"{method}, {prompt.id}", done, len(methods) * len(prompts))
         tokens, trace, seconds = _once(lab, method, prompt, settings)
         kept = runs[method]
         kept.tokens.append(tokens)

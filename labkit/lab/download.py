@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labkit.errors import ModelUnavailable
-from labkit.lab.progress import Progress, silent
 from labkit.lab.store import disk_full
+from labkit.progress import Progress, silent
 
 _CHUNK = 1 << 18
 _TIMEOUT = 60.0  # seconds without a byte

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from labkit.errors import BadCheckpoint, LabError, ModelUnavailable
 from labkit.lab.presets import DEFAULT, HubSource, open_alternative
-from labkit.lab.progress import Progress, silent
+from labkit.progress import Progress, silent
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt", "tokenizer*")
 UNWANTED = ("original/*", "onnx/*", "*/*", "consolidated*")

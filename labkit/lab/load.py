@@ -26,9 +26,9 @@ from labkit.kernels import skinny_pays, use_skinny_linear
 from labkit.lab.from_gguf import read_gguf
 from labkit.lab.hub import has_weights
 from labkit.lab.presets import DEFAULT
-from labkit.lab.progress import Progress, text_bar
 from labkit.lab.pull import pull
 from labkit.lab.quiet import quiet_transformers
+from labkit.progress import Progress, text_bar
 
 Linear = Literal["auto", "plain", "skinny"]
 

@@ -21,7 +21,6 @@ from labkit.errors import BadCheckpoint, BadInput
 from labkit.lab import hub
 from labkit.lab.download import download_wheel
 from labkit.lab.presets import DEFAULT, HubSource, Preset, WheelSource, find
-from labkit.lab.progress import Progress, silent
 from labkit.lab.store import (
     check_file,
     disk_full,
@@ -33,6 +32,7 @@ from labkit.lab.store import (
     publish,
     write_manifest,
 )
+from labkit.progress import Progress, silent
 
 _CHUNK = 1 << 20
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from labkit.errors import BadCheckpoint, ModelUnavailable
-from labkit.lab.progress import Progress, silent
+from labkit.progress import Progress, silent
 
 MANIFEST = "labkit.json"
 LAYOUT = 1  # Raised when stored files change their meaning; older folders are then made anew.

@@ -22,14 +22,13 @@ import labkit
 from labkit.devices import device_label
 from labkit.errors import BadInput
 from labkit.heads.draft_checkpoint import TENSORS, save_draft_checkpoint, write_json
+from labkit.progress import Progress
 from labkit.training.acceptance import Acceptance
 from labkit.training.data import read_rows
 from labkit.training.draft_trainer import DraftRecipe, DraftTrainer
 
 RESUME = "resume.safetensors"
 PROVENANCE = "provenance.json"
-# (what is being done, units done, units in total)
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

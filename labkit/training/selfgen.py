@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,9 @@ from labkit.devices import is_gpu
 from labkit.errors import BadInput
 from labkit.heads.draft_checkpoint import target_fingerprint
 from labkit.ids import end_ids
+from labkit.progress import Progress
 from labkit.training.openings import OPENINGS
 
-# (what is being done, units done, units in total)
-Progress = Callable[[str, int, int], None]
 _MARK = "\u241fuser turn\u241f"
 
 

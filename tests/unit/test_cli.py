@@ -10,10 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from labkit import __version__, cli
+from labkit import __version__, cli, progress
 from labkit.errors import BadInput
 from labkit.lab import doctor as doctoring
-from labkit.lab import progress
 from labkit.lab import pull as pulling
 from labkit.lab.doctor import Check
 

@@ -20,6 +20,7 @@ LEVELS = {
     "labkit.errors": 0,
     "labkit.ids": 0,
     "labkit.config": 0,
+    "labkit.progress": 0,
     "labkit.tree": 0,
     "labkit.devices": 0,
     "labkit.events": 1,

@@ -33,8 +33,8 @@ from labkit.lab import hub, presets, store
 from labkit.lab import pull as pulling
 from labkit.lab.download import download, download_wheel
 from labkit.lab.presets import HubSource, Preset, WheelSource
-from labkit.lab.progress import Progress
 from labkit.lab.pull import pull
+from labkit.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)
