@@ -7,15 +7,15 @@ Invariants: with ``--json`` stdout holds one object and nothing else; a ``LabErr
 on stderr and exit code 2; any other exception keeps its traceback.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from labkit import __version__
 from labkit.cli_decode import bench, generate
+from labkit.cli_options import AsJson, emit
 from labkit.cli_train import selfgen, train
 from labkit.errors import LabError
 
@@ -27,8 +27,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-
 
 def main() -> None:
     """Entry point of the ``labkit`` script."""
@@ -37,11 +35,6 @@ def main() -> None:
     except LabError as error:
         typer.echo(f"labkit: {error}", err=True)
         sys.exit(2)
-
-
-def emit(record: dict[str, Any], *, as_json: bool, text: str) -> None:
-    """Print a result: the record as one JSON object, or its text for people."""
-    typer.echo(json.dumps(record, ensure_ascii=False) if as_json else text)
 
 
 def _show_version(wanted: bool) -> None:

@@ -5,7 +5,6 @@ Invariants: bad options are refused before a model is loaded; with ``--json`` st
 object and nothing else; an interrupted run keeps what it has.
 """
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labkit.config import DecodeConfig, check_method
+from labkit.cli_options import AsJson, Device, Dtype, Model, emit
+from labkit.config import AVAILABLE, DecodeConfig, check_method
 from labkit.errors import BadInput
 from labkit.events import Committed
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from labkit.lab.session import Lab
     from labkit.trace import Trace
 
-Model = Annotated[str, typer.Option(help="Preset, local folder, GGUF file or hub id.")]
 DraftName = Annotated[
     str | None,
     typer.Option("--draft", help="Draft model: a folder of `labkit train draft`, or any model."),
@@ -32,9 +31,6 @@ DraftName = Annotated[
 Confidence = Annotated[
     float, typer.Option(help="Stop drafting below this cumulative probability (0: never).")
 ]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, or a device that torch knows.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Length = Annotated[
     int | None,
     typer.Option("--draft-length", help="Tokens drafted per round, K; none: the method's own."),
@@ -124,7 +120,7 @@ def _report(lab: "Lab", run: "Trace", seconds: float, *, as_json: bool, interrup
             "text": run.text,
             "stop_reason": reason,
         }
-        typer.echo(json.dumps(numbers | facts, ensure_ascii=False))
+        emit(numbers | facts, as_json=True, text=run.text)
         return
     length = numbers["mean_accepted_length"]
     rate = (
@@ -192,10 +188,8 @@ def bench(
     lab = _open(model, dtype, device, draft, draft_confidence)
     rows = run_bench(lab, names, chosen, progress=_progress, **settings)
     facts = conditions(lab, chosen, draft_confidence=draft_confidence, **settings)
-    if as_json:
-        typer.echo(json.dumps({"conditions": facts, "rows": [r.to_json() for r in rows]}))
-    else:
-        _print_table(facts, [r.to_json() for r in rows])
+    table = [row.to_json() for row in rows]
+    emit({"conditions": facts, "rows": table}, as_json=as_json, text=_table(facts, table))
 
 
 def _progress(what: str, done: int, total: int) -> None:
@@ -203,13 +197,13 @@ def _progress(what: str, done: int, total: int) -> None:
         typer.echo(f"\r{done}/{total} {what:<40.40}", nl=False, err=True)
 
 
-def _print_table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def _table(conditions: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """The rows as a Markdown table, conditions below."""
-    typer.echo(
+    lines = [
         "\n| method | tokens/s | × ar | mean accepted length | accepted / drafted "
-        "| outside forwards | recording | same text as ar | near ties | faults |"
-    )
-    typer.echo("|---|---|---|---|---|---|---|---|---|---|")
+        "| outside forwards | recording | same text as ar | near ties | faults |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
     for r in rows:
         drafted = f"{r['accepted']} / {r['drafted']}" if r["drafted"] else "n/a"
         cells = (
@@ -224,9 +218,11 @@ def _print_table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             _number(r["near_ties"], "{}"),
             _number(r["faults"], "{}"),
         )
-        typer.echo("| " + " | ".join(cells) + " |")
-    typer.echo("\n" + ", ".join(f"{k} {v}" for k, v in facts.items() if k != "settings"))
-    typer.echo(", ".join(f"{k} {v}" for k, v in facts["settings"].items()))
+        lines.append("| " + " | ".join(cells) + " |")
+    facts = {k: v for k, v in conditions.items() if k != "settings"}
+    lines.append("\n" + ", ".join(f"{k} {v}" for k, v in facts.items()))
+    lines.append(", ".join(f"{k} {v}" for k, v in conditions["settings"].items()))
+    return "\n".join(lines)
 
 
 def _number(value: float | None, form: str) -> str:
@@ -240,7 +236,7 @@ def _open(model: str, dtype: str, device: str, draft: str | None, confidence: fl
 
 
 def _check_shape(method: str, *, tree: bool) -> None:
-    check_method(method, available=("ar", "ngram", "draft"))
+    check_method(method, available=AVAILABLE)
     if tree:
         raise BadInput(
             "--tree",

@@ -5,15 +5,14 @@ Invariants: bad options are refused before a model is loaded; an interrupted com
 it stopped when it is called again.
 """
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from labkit.cli_decode import AsJson, Device, Dtype, Model
+from labkit.cli_options import AsJson, Device, Dtype, Model, emit
 from labkit.errors import BadInput, require
 
 train = typer.Typer(help="Train a drafter on text that the target wrote.", no_args_is_help=True)
@@ -43,7 +42,7 @@ def selfgen(
         seed=seed,
         progress=text_bar(sys.stderr),
     )
-    _emit(
+    emit(
         asdict(report),
         as_json=as_json,
         text=f"{report.out}: {report.rows} conversations, {report.reply_tokens} reply tokens",
@@ -84,7 +83,7 @@ def draft(
         progress=text_bar(sys.stderr),
     )
     found = report.acceptance
-    _emit(
+    emit(
         asdict(report),
         as_json=as_json,
         text=f"{report.out}: {report.steps} steps, {report.tokens} tokens, "
@@ -92,7 +91,3 @@ def draft(
         f"mean accepted length {found.mean_accepted_length:.2f} "
         f"(the target's own token counted)",
     )
-
-
-def _emit(record: dict[str, Any], *, as_json: bool, text: str) -> None:
-    typer.echo(json.dumps(record, default=str) if as_json else text)

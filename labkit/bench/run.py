@@ -17,13 +17,13 @@ import transformers
 import labkit
 from labkit.bench.prompts import Prompt
 from labkit.bench.recording import recording_seconds
-from labkit.config import check_method
+from labkit.config import AVAILABLE, check_method
 from labkit.devices import dtype_name
 from labkit.errors import BadInput
 from labkit.kernels import plain_linear
 from labkit.lab.compare import first_difference
 from labkit.lab.report import Row, row
-from labkit.lab.session import AVAILABLE, DRAFT_LENGTH, Lab
+from labkit.lab.session import DRAFT_LENGTH, Lab
 from labkit.metrics import cost
 from labkit.progress import Progress
 from labkit.trace import Trace

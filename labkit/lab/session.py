@@ -16,7 +16,7 @@ import torch
 import transformers
 
 import labkit
-from labkit.config import DecodeConfig, check_method
+from labkit.config import AVAILABLE, DecodeConfig, check_method
 from labkit.decode import speculate
 from labkit.devices import dtype_name, is_gpu, synchronise
 from labkit.drafters.base import Drafter
@@ -34,7 +34,6 @@ from labkit.streaming import TextStream
 from labkit.target import Target
 from labkit.trace import Trace
 
-AVAILABLE = ("ar", "ngram", "draft")
 # Draft lengths that pay on 2 CPU cores, where every drafted token costs a tenth of a target step
 # and copying costs nothing; used when a run does not name its own.
 DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 1}

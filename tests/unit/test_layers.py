@@ -47,6 +47,7 @@ LEVELS = {
     "labkit.bench": 8,
     "labkit.cli": 9,
     "labkit.cli_decode": 9,
+    "labkit.cli_options": 9,
     "labkit.cli_train": 9,
     "labkit.__main__": 9,
 }
