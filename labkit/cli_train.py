@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from labkit.cli_options import AsJson, Device, Dtype, Model, emit
-from labkit.errors import BadInput, require
+from labkit.errors import BadInput
 
 train = typer.Typer(help="Train a drafter on text that the target wrote.", no_args_is_help=True)
 
@@ -28,11 +28,12 @@ def selfgen(
     as_json: AsJson = False,
 ) -> None:
     """Let the target write conversations to train drafters on."""
-    require(tokens > 0, "--tokens", "more than 0", tokens)
     from labkit.lab.load import load_model
     from labkit.progress import text_bar
+    from labkit.training.selfgen import check_options
     from labkit.training.selfgen import selfgen as write
 
+    check_options(tokens=tokens, out=out, seed=seed)
     loaded = load_model(model, dtype=dtype, device=device)
     report = write(
         loaded.model,
@@ -61,16 +62,17 @@ def draft(
     as_json: AsJson = False,
 ) -> None:
     """A small draft model, distilled from the target."""
-    require(minutes > 0, "--minutes", "more than 0", minutes)
+    from labkit.lab.load import load_model
+    from labkit.progress import text_bar
+    from labkit.training.draft import check_options, train_draft
+
+    check_options(out=out, minutes=minutes, seed=seed)
     if dtype not in ("auto", "float32"):
         raise BadInput("--dtype", expected="float32", got=dtype, next_step="leave --dtype out")
     if not data.is_file():
         raise BadInput(
             "--data", expected="a file", got=str(data), next_step="write one with labkit selfgen"
         )
-    from labkit.lab.load import load_model
-    from labkit.progress import text_bar
-    from labkit.training.draft import train_draft
 
     loaded = load_model(model, dtype="float32", device=device)
     report = train_draft(

@@ -10,6 +10,7 @@ batch and go on.
 import gzip
 import hashlib
 import json
+import os
 import random
 import zlib
 from collections import Counter
@@ -205,3 +206,11 @@ def collate(rows: Sequence[Row], *, device: torch.device | str) -> Batch:
         tokens[index, : len(row)] = text
         targets[index, len(row.prompt) - 1 : len(row) - 1] = text[len(row.prompt) :]
     return Batch(tokens.to(device), targets.to(device))
+
+
+def may_be_made(path: Path) -> bool:
+    """Could ``path`` be written, or made with the folders above it?"""
+    there = path.absolute()
+    while not there.exists():
+        there = there.parent
+    return os.access(there, os.W_OK) and (there == path.absolute() or there.is_dir())

@@ -20,11 +20,11 @@ import transformers
 
 import labkit
 from labkit.devices import device_label
-from labkit.errors import BadInput
+from labkit.errors import BadInput, require
 from labkit.heads.draft_checkpoint import TENSORS, save_draft_checkpoint, write_json
 from labkit.progress import Progress
 from labkit.training.acceptance import Acceptance
-from labkit.training.data import read_rows
+from labkit.training.data import may_be_made, read_rows
 from labkit.training.draft_trainer import DraftRecipe, DraftTrainer
 
 RESUME = "resume.safetensors"
@@ -100,9 +100,8 @@ def train_draft(
         UnsupportedModel: the target is not a Llama.
     """
     recipe, data, out = recipe or DraftRecipe(), Path(data), Path(out)
-    _check_length(minutes=minutes, steps=steps)
+    check_options(out=out, minutes=minutes, steps=steps, seed=seed)
     _check_recipe(recipe, target_model)
-    _check_out(out)
     config = target_model.config
     rows = read_rows(data, vocab_size=config.vocab_size, context=config.max_position_embeddings)
     trainer = DraftTrainer(target_model, rows, recipe=recipe, seed=seed)
@@ -244,6 +243,15 @@ def _provenance(trainer: DraftTrainer, plan: _Plan, acceptance: Acceptance) -> d
     }
 
 
+def check_options(
+    *, out: Path, minutes: float | None = None, steps: int | None = None, seed: int = 0
+) -> None:
+    """What can be refused without a model. Raises BadInput by name."""
+    _check_length(minutes=minutes, steps=steps)
+    require(-(2**63) <= seed < 2**63, "seed", "a whole number of 64 bits", seed)
+    _check_out(out)
+
+
 def _check_length(*, minutes: float | None, steps: int | None) -> None:
     if (minutes is None) == (steps is None):
         raise BadInput(
@@ -293,6 +301,7 @@ def _check_out(out: Path) -> None:
             got="a file",
             next_step="choose another name",
         )
+    require(may_be_made(out), "--out", "a place that may be written to", str(out))
     if not out.is_dir() or (out / RESUME).exists():
         return
     # all that a kill can leave without a file to resume from is the beginning of that file

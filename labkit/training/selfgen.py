@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 
 from labkit.devices import is_gpu
-from labkit.errors import BadInput
+from labkit.errors import BadInput, require
 from labkit.heads.draft_checkpoint import target_fingerprint
 from labkit.ids import end_ids
 from labkit.progress import Progress
+from labkit.training.data import may_be_made
 from labkit.training.openings import OPENINGS
 
 _MARK = "\u241fuser turn\u241f"
@@ -89,7 +90,7 @@ def selfgen(
             run wrote. Nothing has been written then.
     """
     settings, out = settings or SelfgenSettings(), Path(out)
-    _check(tokens, out, settings)
+    check_options(tokens=tokens, out=out, seed=seed, settings=settings)
     writer = _Writer(model, tokenizer, seed, settings, tuple(openings))
     found = _whole_batches(out, run=writer.run, batch_rows=settings.batch_rows)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -258,20 +259,23 @@ def _template_before_user(tokenizer: Any) -> str:
     return str(text).split(_MARK)[0]
 
 
-def _check(tokens: int, out: Path, settings: SelfgenSettings) -> None:
+def check_options(
+    *, tokens: int, out: Path, seed: int = 0, settings: SelfgenSettings | None = None
+) -> None:
+    """What can be refused without a model. Raises BadInput by name."""
+    settings = settings or SelfgenSettings()
     checks = (
         ("tokens", tokens, "at least 1", tokens >= 1),
+        ("seed", seed, "a whole number of 64 bits", -(2**63) <= seed < 2**63),
         ("batch_rows", settings.batch_rows, "at least 1", settings.batch_rows >= 1),
         ("bare_share", settings.bare_share, "0 to 1", 0 <= settings.bare_share <= 1),
         ("user_tokens", settings.user_tokens, "at least 2", settings.user_tokens >= 2),
         ("reply_tokens", settings.reply_tokens, "at least 1", settings.reply_tokens >= 1),
         ("temperature", settings.temperature, "above 0", settings.temperature > 0),
         ("top_p", settings.top_p, "above 0, at most 1", 0 < settings.top_p <= 1),
-        ("out", out, "a name that ends in .jsonl", out.suffix == ".jsonl"),
-        ("out", out, "a file, not a folder", not out.is_dir()),
+        ("out", str(out), "a name that ends in .jsonl", out.suffix == ".jsonl"),
+        ("out", str(out), "a file, not a folder", not out.is_dir()),
+        ("out", str(out), "a place that may be written to", may_be_made(out)),
     )
     for name, value, expected, holds in checks:
-        if not holds:
-            raise BadInput(
-                name, expected=expected, got=str(value), next_step=f"choose another {name}"
-            )
+        require(holds, name, expected, value)

@@ -335,8 +335,42 @@ def test_train_and_selfgen_refuse_bad_options(tmp_path: Path) -> None:
     assert "--minutes" in str(minutes.exception)
     missing = call("train", "draft", "--data", "none.jsonl", "--minutes", "1", "--out", out)
     assert "selfgen" in str(missing.exception)
-    assert "--tokens" in str(call("selfgen", "--tokens", "0", "--out", out).exception)
+    assert "tokens" in str(call("selfgen", "--tokens", "0", "--out", out).exception)
     assert not Path(out).exists()
+
+
+def test_train_and_selfgen_refuse_what_they_can_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loads(*_: object, **__: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("labkit.lab.load.load_model", loads)
+    data = tmp_path / "rows.jsonl"
+    data.write_text("{}")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("mine")
+    write, learn = ("selfgen", "--tokens"), ("train", "draft", "--data", str(data), "--minutes")
+    refused = {
+        (*write, "0", "--out", str(tmp_path / "x.jsonl")): "tokens",
+        (*write, "9", "--out", str(tmp_path / "x.txt")): ".jsonl",
+        (*write, "9", "--out", str(data / "x.jsonl")): "a place that may be written to",
+        (*write, "9", "--seed", str(2**64), "--out", str(tmp_path / "x.jsonl")): "64 bits",
+        (*learn, "0", "--out", str(tmp_path / "new")): "minutes",
+        (*learn, "nan", "--out", str(tmp_path / "new")): "minutes",
+        (*learn, "inf", "--out", str(tmp_path / "new")): "minutes",
+        (*learn, "1", "--out", str(tmp_path / "full")): "letter.txt",
+        (*learn, "1", "--out", str(data)): "a folder",
+        (*learn, "1", "--out", str(data / "new")): "a place that may be written to",
+        (*learn, "1", "--seed", str(2**64), "--out", str(tmp_path / "new")): "64 bits",
+    }
+    for arguments, named in refused.items():
+        error = call(*arguments).exception
+        assert isinstance(error, BadInput), (arguments, error)
+        assert named in str(error)
+    with pytest.raises(AssertionError, match="a model was loaded"):
+        raise call(*write, "9", "--out", str(tmp_path / "x.jsonl")).exception
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["full", "rows.jsonl"]
 
 
 def test_every_command_is_reachable() -> None:
