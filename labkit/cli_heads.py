@@ -5,14 +5,13 @@ Invariants: bad options are refused before a model is loaded; a folder that hold
 never written into.
 """
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labkit.cli_decode import AsJson
+from labkit.cli_options import AsJson, emit
 from labkit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def inspect(
 
     report = inspect_checkpoint(_folder(path), convention=layer_ids, target_layers=target_layers)
     record = {"path": path, **asdict(report)}
-    typer.echo(json.dumps(record, ensure_ascii=False) if as_json else report_text(report))
+    emit(record, as_json=as_json, text=report_text(report))
     if report.refused or report.missing or report.misfits:
         raise typer.Exit(1)
 
@@ -86,7 +85,7 @@ def export(
         text += f"\nnot written, for no head has it: {name}"
     for doubt in report.suspicious:
         text += f"\nsuspicious: {doubt}"
-    typer.echo(json.dumps(record, ensure_ascii=False) if as_json else text)
+    emit(record, as_json=as_json, text=text)
 
 
 def _read(head: str, layer_ids: str | None, target_layers: int | None) -> "HeadCheckpoint":
@@ -108,6 +107,7 @@ def _as_engines_read(checkpoint: "HeadCheckpoint") -> "HeadCheckpoint":
 
 def _completed(checkpoint: "HeadCheckpoint", model: str | None) -> "HeadCheckpoint":
     """With the target's output rows, when the head left them to the target."""
+    from labkit.devices import HOST
     from labkit.heads.checkpoints import complete
     from labkit.lab.load import load_model
 
@@ -121,7 +121,7 @@ def _completed(checkpoint: "HeadCheckpoint", model: str | None) -> "HeadCheckpoi
             got="none, and the head does not name it",
             next_step="name it with --model",
         )
-    return complete(checkpoint, load_model(name, dtype="float32", device="cpu").model)
+    return complete(checkpoint, load_model(name, dtype="float32", device=HOST).model)
 
 
 def _folder(head: str) -> Path:

@@ -141,7 +141,7 @@ def save_draft_checkpoint(
         "target_fingerprint": target_fingerprint(target_model),
     }
     tensors = {
-        name: p.detach().cpu().to(torch.bfloat16).contiguous()
+        name: p.detach().to("cpu", torch.bfloat16).contiguous()
         for name, p in stored_parameters(model).items()
     }
     tensors["d2t"] = vocab_ids.cpu() - torch.arange(len(vocab_ids))

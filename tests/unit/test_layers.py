@@ -48,6 +48,7 @@ LEVELS = {
     "labkit.cli": 9,
     "labkit.cli_decode": 9,
     "labkit.cli_options": 9,
+    "labkit.cli_heads": 9,
     "labkit.cli_train": 9,
     "labkit.__main__": 9,
 }
@@ -213,14 +214,18 @@ def labels(tree: ast.Module) -> set[int]:
     return {id(n) for n in keys} | {id(n.args[0]) for n in calls if ast.unparse(n.func) == "Check"}
 
 
-def device_literals(tree: ast.Module) -> list[int]:
+# Files that say where tensors go before they are written: to the host, whatever the device.
+WRITERS = {"labkit.heads.draft_checkpoint", "labkit.heads.checkpoints.load"}
+
+
+def device_literals(tree: ast.Module, *, host_too: bool = True) -> list[int]:
     """Lines with a device named in a string, or with ``.cuda`` reached for."""
     prose, label = docstrings(tree), labels(tree)
     named = [
         n.lineno
         for n in strings(tree)
         if ("cuda" in n.value and id(n) not in prose)
-        or (DEVICE.fullmatch(n.value) and id(n) not in label)
+        or (host_too and DEVICE.fullmatch(n.value) and id(n) not in label)
     ]
     reached = [
         n.lineno for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "cuda"
@@ -230,7 +235,7 @@ def device_literals(tree: ast.Module) -> list[int]:
 
 @pytest.mark.parametrize("name", sorted(set(MODULES) - {"labkit.devices"}))
 def test_devices_are_named_in_one_file(name: str) -> None:
-    assert device_literals(parse(name)) == []
+    assert device_literals(parse(name), host_too=name not in WRITERS) == []
 
 
 def test_a_device_literal_would_be_found() -> None:
