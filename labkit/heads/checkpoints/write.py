@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -134,7 +135,8 @@ def _lacks_output(checkpoint: HeadCheckpoint, layout: Layout) -> bool:
 def _tensors(checkpoint: HeadCheckpoint, layout: Layout) -> dict[str, Tensor]:
     config, ids = checkpoint.config, checkpoint.vocab_ids
     found = {
-        stored_name(name, layout): tensor.contiguous()
+        # copies: safetensors refuses tensors that share memory
+        stored_name(name, layout): tensor.clone(memory_format=torch.contiguous_format)
         for name, tensor in checkpoint.tensors.items()
     }
     if layout.maps_always or config.draft_vocab_size != config.vocab_size:
