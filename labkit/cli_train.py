@@ -5,10 +5,12 @@ Invariants: bad options are refused before a model is loaded; an interrupted com
 it stopped when it is called again.
 """
 
+import hashlib
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -64,16 +66,13 @@ def draft(
     """A small draft model, distilled from the target."""
     from labkit.lab.load import load_model
     from labkit.progress import text_bar
-    from labkit.training.draft import check_options, train_draft
+    from labkit.training.draft import train_draft
+    from labkit.training.run import check_options
 
     check_options(out=out, minutes=minutes, seed=seed)
     if dtype not in ("auto", "float32"):
         raise BadInput("--dtype", expected="float32", got=dtype, next_step="leave --dtype out")
-    if not data.is_file():
-        raise BadInput(
-            "--data", expected="a file", got=str(data), next_step="write one with labkit selfgen"
-        )
-
+    _check_data(data)
     loaded = load_model(model, dtype="float32", device=device)
     report = train_draft(
         loaded.model,
@@ -84,12 +83,110 @@ def draft(
         target=loaded.name,
         progress=text_bar(sys.stderr),
     )
+    emit(asdict(report), as_json=as_json, text=_told(report))
+
+
+def _trains(kind: str, about: str) -> Callable[..., None]:
+    """The command ``labkit train <kind>``."""
+
+    def command(
+        data: Annotated[Path, typer.Option(help="JSON lines of `labkit selfgen`, also gzipped.")],
+        out: Annotated[Path, typer.Option(help="Folder: new, empty, or of an interrupted call.")],
+        minutes: Annotated[float | None, typer.Option(help="How long to train.")] = None,
+        steps: Annotated[int | None, typer.Option(help="Instead: how many updates.")] = None,
+        features: Annotated[
+            Path | None,
+            typer.Option(help="Folder for the target's states; heads of one target share it."),
+        ] = None,
+        draft_vocab: Annotated[int | None, typer.Option(help="Words of the head.")] = None,
+        depth: Annotated[int | None, typer.Option(help="Steps of the training-time test.")] = None,
+        learning_rate: Annotated[float | None, typer.Option(help="Its peak.")] = None,
+        own_output: Annotated[
+            bool, typer.Option("--own-output", help="Train the output rows too, and store them.")
+        ] = False,
+        model: Model = "smollm2-135m",
+        seed: Annotated[int, typer.Option(help="Fixes initialisation and order of the data.")] = 0,
+        device: Device = "auto",
+        as_json: AsJson = False,
+    ) -> None:
+        given = {
+            "draft_vocab_size": draft_vocab,
+            "depth": depth,
+            "learning_rate": learning_rate,
+            "train_output": own_output or None,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        length = {"minutes": minutes, "steps": steps}
+        _train_head(
+            kind, data, out, features, length, changes, model, seed, device, as_json=as_json
+        )
+
+    command.__doc__ = about
+    return command
+
+
+def _train_head(
+    kind: str,
+    data: Path,
+    out: Path,
+    features: Path | None,
+    length: dict[str, Any],
+    changes: dict[str, Any],
+    model: str,
+    seed: int,
+    device: str,
+    *,
+    as_json: bool,
+) -> None:
+    from labkit.lab.load import load_model
+    from labkit.lab.store import home_directory
+    from labkit.progress import text_bar
+    from labkit.training.eagle import recipe_with, train_eagle
+    from labkit.training.parallel import announced
+    from labkit.training.run import check_options
+
+    check_options(out=out, seed=seed, **length)
+    recipe = recipe_with(kind, **changes)
+    _check_data(data)
+    ranks = announced()
+    loaded = load_model(model, dtype="float32", device=ranks.device(device))
+    if features is None:
+        digest = hashlib.sha256(f"{model} {data.resolve()}".encode()).hexdigest()[:12]
+        features = home_directory() / "features" / digest
+    report = train_eagle(
+        loaded.model,
+        kind,
+        data=data,
+        out=out,
+        features=features,
+        seed=seed,
+        recipe=recipe,
+        target=loaded.name,
+        progress=text_bar(sys.stderr) if ranks.first else None,
+        **length,
+    )
+    if ranks.first:
+        emit(asdict(report), as_json=as_json, text=_told(report))
+
+
+train.command("eagle1")(_trains("eagle1", "A head that predicts the target's next state."))
+train.command("eagle3")(_trains("eagle3", "A head on three depths of the target."))
+train.command("eagle31")(_trains("eagle31", "The same, with normed states in and out."))
+
+
+def _check_data(data: Path) -> None:
+    if not data.is_file():
+        raise BadInput(
+            "--data", expected="a file", got=str(data), next_step="write one with labkit selfgen"
+        )
+
+
+def _told(report: Any) -> str:
     found = report.acceptance
-    emit(
-        asdict(report),
-        as_json=as_json,
-        text=f"{report.out}: {report.steps} steps, {report.tokens} tokens, "
+    depths = ", ".join(f"{share:.0%}" for share in found.by_depth)
+    return (
+        f"{report.out}: {report.steps} steps, {report.tokens} tokens, "
         f"loss {report.loss:.2f}; on held-out text {found.first:.1%} of next tokens right, "
-        f"mean accepted length {found.mean_accepted_length:.2f} "
-        f"(the target's own token counted)",
+        f"by depth {depths}, mean accepted length {found.mean_accepted_length:.2f} "
+        f"(the target's own token counted)"
     )

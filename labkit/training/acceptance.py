@@ -2,9 +2,9 @@
 
 Owns: the replay of chain drafts over known greedy text.
 Does not know: models.
-Invariants: exact for greedy chains of a draft model that reads tokens only. Up to the first wrong
-guess such a chain has seen the target's own text, so guessing every position from the true prefix
-tells all that a live decode would.
+Invariants: exact for greedy chains. Up to the first wrong guess such a chain has seen the target's
+own text, so guesses made along the true text tell all that a live decode would: one per position
+for a draft model that reads tokens only, one chain per position for a head that reads states.
 """
 
 from collections.abc import Sequence
@@ -39,22 +39,35 @@ def replay_chains(hits: Sequence[Sequence[bool]], *, depth: int) -> Acceptance:
         accepted  2       0   1     1
         tokens    3       1   2     1
     """
+    runs = [[_leading(text[at : at + depth]) for at in range(len(text))] for text in hits]
+    return replay_runs(runs, depth=depth)
+
+
+def replay_runs(runs: Sequence[Sequence[int]], *, depth: int) -> Acceptance:
+    """The same from run lengths, for drafts whose guesses depend on where their chain began.
+
+    Args:
+        runs: per text, for each position, how many drafts of a chain that starts there are right
+            before the first wrong one; more than ``depth``, or than are left, count as that many.
+    """
     tried, accepted = [0] * depth, [0] * depth
     tokens = rounds = 0
-    for text in hits:
+    for text in runs:
         at = 0
         while at < len(text):
-            run = 0
-            while run < depth and at + run < len(text):
-                tried[run] += 1
-                if not text[at + run]:
-                    break
-                accepted[run] += 1
-                run += 1
+            room = min(depth, len(text) - at)
+            run = min(text[at], room)
+            for level in range(min(run + 1, room)):
+                tried[level] += 1
+                accepted[level] += level < run
             step = min(run + 1, len(text) - at)
             at, tokens, rounds = at + step, tokens + step, rounds + 1
     return Acceptance(
-        first=sum(map(sum, hits)) / max(1, sum(map(len, hits))),
+        first=sum(run > 0 for text in runs for run in text) / max(1, sum(map(len, runs))),
         by_depth=tuple(a / max(1, t) for a, t in zip(accepted, tried, strict=True)),
         mean_accepted_length=tokens / max(1, rounds),
     )
+
+
+def _leading(hits: Sequence[bool]) -> int:
+    return next((n for n, hit in enumerate(hits) if not hit), len(hits))

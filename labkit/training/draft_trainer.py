@@ -1,6 +1,6 @@
 """One draft model in training: batches in, updates, and everything needed to go on later.
 
-Owns: initialisation from target layers, the loss, the optimiser, the file of an interrupted run.
+Owns: initialisation from target layers, the loss, what is measured.
 Does not know: how long training lasts, clocks, where the finished weights go.
 Invariants: on a CPU, equal rows, recipe, seed and learning-rate shares give equal weights bit for
 bit, with or without ``save`` and ``load`` in between.
@@ -9,21 +9,17 @@ The replies are the target's own greedy text, so cross-entropy on their tokens i
 the target's most likely token; no forward of the target is needed.
 """
 
-import json
 import math
-import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit.errors import BadCheckpoint, BadInput
+from labkit.errors import BadInput
 from labkit.heads.draft_checkpoint import build_draft, stored_parameters
 from labkit.training.acceptance import Acceptance, replay_chains
 from labkit.training.data import (
@@ -35,6 +31,8 @@ from labkit.training.data import (
     frequent_ids,
     split,
 )
+from labkit.training.parallel import Ranks
+from labkit.training.state import Position, load_state, make_optimiser, save_state
 
 
 @dataclass(frozen=True)
@@ -64,34 +62,26 @@ class DraftRecipe:
     seconds_between_checkpoints: float = 300.0
 
 
-@dataclass(frozen=True)
-class Position:
-    """How far training has come. Stored as it is, so that it can be taken up again.
-
-    ``loss`` is a running mean over about fifty steps; ``seconds`` excludes interruptions.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    loss: float = 0.0
-    best: float = 0.0
-
-
 class DraftTrainer:
     """The draft model in training: one call, one step.
 
     Args:
         target_model: gives the first weights, the embedding and the output rows; unchanged.
         rows: all rows; the held-out ones are put aside here.
+        keep: writes finished weights into a folder.
     """
 
     def __init__(
-        self, target_model: Any, rows: tuple[Row, ...], *, recipe: DraftRecipe, seed: int
+        self,
+        target_model: Any,
+        rows: tuple[Row, ...],
+        *,
+        recipe: DraftRecipe,
+        seed: int,
+        keep: Callable[["DraftTrainer", Path], None] = lambda trainer, folder: None,
     ) -> None:
-        self.recipe, self.seed = recipe, seed
+        self.recipe, self.seed, self._keep = recipe, seed, keep
+        self.ranks = Ranks()
         self.device = target_model.get_input_embeddings().weight.device
         self.rows = split(rows, held_out=recipe.held_out)
         self._check_rows(len(rows))
@@ -111,7 +101,9 @@ class DraftTrainer:
             layer.load_state_dict(source.layers[index].state_dict())
         self.model.model.norm.load_state_dict(source.norm.state_dict())
         self.trained = stored_parameters(self.model)
-        self._optimiser = self._make_optimiser()
+        self._optimiser = make_optimiser(
+            self.trained, rate=recipe.learning_rate, decay=recipe.weight_decay, betas=(0.9, 0.98)
+        )
         self.at = Position()
         self._batches = self._epoch(0)
 
@@ -123,17 +115,6 @@ class DraftTrainer:
                 got=f"{found} rows, {len(self.rows.held_out)} of them held out",
                 next_step="write more rows with `labkit selfgen`",
             )
-
-    def _make_optimiser(self) -> torch.optim.Optimizer:
-        # norm weights are scales around one: decay would pull them to zero
-        matrices = [p for p in self.trained.values() if p.ndim > 1]
-        scales = [p for p in self.trained.values() if p.ndim < 2]
-        groups = [
-            {"params": matrices, "weight_decay": self.recipe.weight_decay},
-            {"params": scales, "weight_decay": 0.0},
-        ]
-        rate = self.recipe.learning_rate
-        return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True)
 
     def _epoch(self, number: int) -> list[list[Row]]:
         size = self.recipe.batch_tokens
@@ -157,14 +138,13 @@ class DraftTrainer:
         self._optimiser.zero_grad(set_to_none=True)
         now = float(loss.detach())
         ended = at.batch + 1 == len(self._batches)
-        self.at = Position(
+        self.at = replace(
+            at,
             step=at.step + 1,
             epoch=at.epoch + ended,
             batch=0 if ended else at.batch + 1,
             tokens=at.tokens + batch.tokens.numel(),
-            seconds=at.seconds,
             loss=now if at.step == 0 else 0.98 * at.loss + 0.02 * now,
-            best=at.best,
         )
         if ended:
             self._batches = self._epoch(self.at.epoch)
@@ -196,59 +176,15 @@ class DraftTrainer:
                 hits.append((guesses == targets[there]).tolist())
         return replay_chains(hits, depth=self.recipe.draft_length)
 
+    def save_weights(self, out: Path) -> None:
+        """Finished weights, in the format of ``keep``."""
+        self._keep(self, out)
+
     def save(self, path: Path, *, origin: dict[str, Any]) -> None:
         """Write weights, optimiser state and position to one file, whole or not at all."""
-        tensors: dict[str, Tensor] = {}
-        for name, parameter in self.trained.items():
-            tensors[name] = parameter.detach()
-            for key, value in self._optimiser.state[parameter].items():
-                tensors[f"{name}#{key}"] = value
-        state = json.dumps({"origin": origin, "at": asdict(self.at)})
-        part = path.with_name(path.name + ".part")
-        save_file(tensors, part, metadata={"state": state})
-        os.replace(part, path)
+        save_state(path, self.trained, self._optimiser, at=self.at, origin=origin)
 
     def load(self, path: Path, *, origin: dict[str, Any]) -> None:
-        """Take up what ``save`` wrote.
-
-        Raises:
-            BadInput: it was written by a run with other data, seed or recipe.
-            BadCheckpoint: it cannot be read.
-        """
-        try:
-            with safe_open(path, "pt") as file:
-                state = json.loads(file.metadata()["state"])
-                _check_origin(path, state["origin"], origin)
-                if state["at"]["step"]:
-                    self._restore(file.get_tensor)
-        except BadInput:
-            raise
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise BadCheckpoint(
-                f"interrupted training {path}",
-                expected="a file that labkit wrote",
-                got=str(error),
-                next_step="delete the folder and train again",
-            ) from error
-        self.at = Position(**state["at"])
+        """Take up what ``save`` wrote; errors as in `load_state`."""
+        self.at = load_state(path, self.trained, self._optimiser, origin=origin)
         self._batches = self._epoch(self.at.epoch)
-
-    def _restore(self, read: Callable[[str], Tensor]) -> None:
-        for name, parameter in self.trained.items():
-            with torch.no_grad():
-                parameter.copy_(read(name))
-            self._optimiser.state[parameter] = {
-                key: read(f"{name}#{key}").to(parameter.device)
-                for key in ("step", "exp_avg", "exp_avg_sq")
-            }
-
-
-def _check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    for key, value in now.items():
-        if before.get(key) != value:
-            raise BadInput(
-                f"interrupted training {path}",
-                expected=f"{key} {before.get(key)} as before",
-                got=str(value),
-                next_step="repeat the first call's settings, or choose another --out",
-            )

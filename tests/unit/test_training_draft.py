@@ -14,8 +14,9 @@ from labkit.heads.draft_checkpoint import load_draft_checkpoint
 from labkit.toy import tiny
 from labkit.training.acceptance import replay_chains
 from labkit.training.data import IGNORED, collate, read_rows, split
-from labkit.training.draft import PROVENANCE, RESUME, train_draft
+from labkit.training.draft import train_draft
 from labkit.training.draft_trainer import DraftRecipe, DraftTrainer
+from labkit.training.run import PROVENANCE, RESUME
 
 VOCAB = 32
 RECIPE = DraftRecipe(

@@ -1,0 +1,125 @@
+"""The file of an interrupted training: weights, optimiser state and position.
+
+Owns: that file, and the position that it notes. Does not know: models, losses, clocks.
+Invariants: the file is written whole or not at all; what was loaded continues bit for bit; a file
+of a run with other settings is refused.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from labkit.errors import BadCheckpoint, BadInput
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far training has come. Stored as it is, so that it can be taken up again.
+
+    ``loss`` is a running mean over about fifty steps; ``seconds`` excludes interruptions;
+    ``curve`` has one entry per measurement, ready for JSON.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    loss: float = 0.0
+    best: float = 0.0
+    curve: tuple[dict[str, Any], ...] = ()
+
+
+def make_optimiser(
+    trained: Mapping[str, nn.Parameter], *, rate: float, decay: float, betas: tuple[float, float]
+) -> torch.optim.Optimizer:
+    """AdamW; norm weights are scales around one, and decay would pull them to zero."""
+    groups = [
+        {"params": [p for p in trained.values() if p.ndim > 1], "weight_decay": decay},
+        {"params": [p for p in trained.values() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=True)
+
+
+def save_state(
+    path: Path,
+    trained: Mapping[str, nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+    *,
+    at: Position,
+    origin: Mapping[str, Any],
+) -> None:
+    """Write everything that training needs to go on, whole or not at all."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in trained.items():
+        tensors[name] = parameter.detach().contiguous()
+        for key, value in optimiser.state[parameter].items():
+            tensors[f"{name}#{key}"] = value
+    state = json.dumps({"origin": origin, "at": asdict(at)})
+    part = path.with_name(path.name + ".part")
+    save_file(tensors, part, metadata={"state": state})
+    os.replace(part, path)
+
+
+def load_state(
+    path: Path,
+    trained: Mapping[str, nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+    *,
+    origin: Mapping[str, Any],
+) -> Position:
+    """Take up what `save_state` wrote; the position.
+
+    Raises:
+        BadInput: it was written by a run with another ``origin``.
+        BadCheckpoint: it cannot be read.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            state = json.loads(file.metadata()["state"])
+            _check_origin(path, state["origin"], origin)
+            if state["at"]["step"]:
+                _restore(trained, optimiser, file.get_tensor)
+        return Position(**state["at"] | {"curve": tuple(state["at"]["curve"])})
+    except BadInput:
+        raise
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise BadCheckpoint(
+            f"interrupted training {path}",
+            expected="a file that labkit wrote",
+            got=str(error),
+            next_step="delete the folder and train again",
+        ) from error
+
+
+def _restore(
+    trained: Mapping[str, nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+    read: Callable[[str], Tensor],
+) -> None:
+    for name, parameter in trained.items():
+        with torch.no_grad():
+            parameter.copy_(read(name))
+        optimiser.state[parameter] = {
+            key: read(f"{name}#{key}").to(parameter.device)
+            for key in ("step", "exp_avg", "exp_avg_sq")
+        }
+
+
+def _check_origin(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for key, value in now.items():
+        if before.get(key) != value:
+            raise BadInput(
+                f"interrupted training {path}",
+                expected=f"{key} {before.get(key)} as before",
+                got=str(value),
+                next_step="repeat the first call's settings, or choose another --out",
+            )
