@@ -20,6 +20,7 @@ from labkit.errors import BadInput
 from labkit.events import Committed
 
 if TYPE_CHECKING:
+    from labkit.drafters.shapes import Shape
     from labkit.events import AnyEvent
     from labkit.lab.session import Lab
     from labkit.trace import Trace
@@ -36,12 +37,22 @@ Length = Annotated[
     typer.Option("--draft-length", help="Tokens drafted per round, K; none: the method's own."),
 ]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Most new tokens.")]
-Tree = Annotated[bool, typer.Option("--tree/--chain", help="Draft a tree or a chain.")]
+Head = Annotated[
+    str | None, typer.Option("--head", help="EAGLE head: a folder in any public format.")
+]
+Tree = Annotated[
+    bool | None,
+    typer.Option("--tree/--chain", help="Shape of EAGLE drafts; none: the method's own."),
+]
+TreeNodes = Annotated[int | None, typer.Option(help="Most nodes of a drafted tree.")]
+TreeWidth = Annotated[
+    int | None, typer.Option(help="Nodes that grow at each depth of a tree, and children of each.")
+]
 
 
 def generate(
     prompt: Annotated[str, typer.Option(help="What to say to the model.")],
-    method: Annotated[str, typer.Option(help="ar, ngram or draft.")] = "draft",
+    method: Annotated[str, typer.Option(help="One of " + ", ".join(AVAILABLE) + ".")] = "draft",
     model: Model = "smollm2-135m",
     max_new_tokens: NewTokens = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -53,7 +64,10 @@ def generate(
     draft_length: Length = None,
     draft: DraftName = None,
     draft_confidence: Confidence = 0.0,
-    tree: Tree = False,
+    head: Head = None,
+    tree: Tree = None,
+    tree_nodes: TreeNodes = None,
+    tree_width: TreeWidth = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the run.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template around the prompt.")] = False,
     dtype: Dtype = "auto",
@@ -75,12 +89,15 @@ def generate(
         "detail": "full" if trace else "summary",
     }
     DecodeConfig(**settings)
-    _check_shape(method, tree=tree)
+    check_method(method, available=AVAILABLE)
+    shape = _shape([method], tree=tree, nodes=tree_nodes, width=tree_width)
     _check_prompt(prompt)
     _check_writable(trace)
-    _check_draft([method], draft, draft_confidence)
+    _check_drafters([method], draft=draft, head=head, confidence=draft_confidence)
 
-    lab = _open(model, dtype, device, draft, draft_confidence)
+    lab = _open(
+        model, dtype, device, draft=draft, head=head, shape=shape, confidence=draft_confidence
+    )
     events = lab.events(prompt, method=method, chat=not raw, **settings)
     start = lab.clock()
     kept, interrupted = _follow(events, quiet=as_json)
@@ -152,6 +169,10 @@ def bench(
     draft_length: Length = None,
     draft: DraftName = None,
     draft_confidence: Confidence = 0.0,
+    head: Head = None,
+    tree: Tree = None,
+    tree_nodes: TreeNodes = None,
+    tree_width: TreeWidth = None,
     detail: Annotated[
         str, typer.Option(help="What to record: timing, summary or full.")
     ] = "timing",
@@ -183,9 +204,12 @@ def bench(
             got=str(batch_size),
             next_step="leave --batch-size out; sequences are decoded one at a time",
         )
-    _check_draft(names, draft, draft_confidence)
+    shape = _shape(names, tree=tree, nodes=tree_nodes, width=tree_width)
+    _check_drafters(names, draft=draft, head=head, confidence=draft_confidence)
     chosen = read_prompts(prompts, limit=limit)
-    lab = _open(model, dtype, device, draft, draft_confidence)
+    lab = _open(
+        model, dtype, device, draft=draft, head=head, shape=shape, confidence=draft_confidence
+    )
     rows = run_bench(lab, names, chosen, progress=_progress, **settings)
     facts = conditions(lab, chosen, draft_confidence=draft_confidence, **settings)
     table = [row.to_json() for row in rows]
@@ -229,25 +253,51 @@ def _number(value: float | None, form: str) -> str:
     return "n/a" if value is None else form.format(value)
 
 
-def _open(model: str, dtype: str, device: str, draft: str | None, confidence: float) -> "Lab":
+def _open(model: str, dtype: str, device: str, **options: Any) -> "Lab":
     from labkit.lab.session import open_lab
 
-    return open_lab(model, dtype=dtype, device=device, draft=draft, confidence=confidence)
+    return open_lab(model, dtype=dtype, device=device, **options)
 
 
-def _check_shape(method: str, *, tree: bool) -> None:
-    check_method(method, available=AVAILABLE)
-    if tree:
+def _shape(
+    methods: Sequence[str], *, tree: bool | None, nodes: int | None, width: int | None
+) -> "Shape | None":
+    """The shape that the options ask for, None: each method's own.
+
+    Raises:
+        BadInput: a shape for methods that draft one continuation, or sizes of a tree for chains.
+    """
+    from labkit.drafters.shapes import Chain, DynamicTree
+
+    sizes = {"--tree-nodes": nodes, "--tree-width": width}
+    given = [name for name, value in sizes.items() if value is not None]
+    asked = ["--tree" if tree else "--chain"] if tree is not None else given
+    if asked and tree is not False and not any(m.startswith("eagle") for m in methods):
         raise BadInput(
-            "--tree",
-            expected="--chain with the methods ar, ngram and draft",
-            got="--tree",
-            next_step="leave --tree out; these drafters propose one continuation",
+            asked[0],
+            expected="one of the eagle methods",
+            got=", ".join(methods),
+            next_step=f"leave {asked[0]} out; these drafters propose one continuation",
         )
+    if tree is False and given:
+        raise BadInput(
+            given[0], expected="--tree", got="--chain", next_step=f"leave {given[0]} out"
+        )
+    if tree is False:
+        return Chain()
+    if tree is None and not given:
+        return None
+    default = DynamicTree()
+    return DynamicTree(
+        top_k=default.top_k if width is None else width,
+        nodes=default.nodes if nodes is None else nodes,
+    )
 
 
-def _check_draft(methods: Sequence[str], draft: str | None, confidence: float) -> None:
-    """Refuse options of the draft model where none is used, or that cannot be."""
+def _check_drafters(
+    methods: Sequence[str], *, draft: str | None, head: str | None, confidence: float
+) -> None:
+    """Refuse options of a drafter that is not used, or that cannot be."""
     if not 0 <= confidence < 1:
         raise BadInput(
             "--draft-confidence",
@@ -255,13 +305,24 @@ def _check_draft(methods: Sequence[str], draft: str | None, confidence: float) -
             got=repr(confidence),
             next_step="choose another; 0 always drafts to full length",
         )
-    if "draft" not in methods and (draft is not None or confidence):
-        raise BadInput(
-            "--draft" if draft is not None else "--draft-confidence",
-            expected="the method draft",
-            got=", ".join(methods),
-            next_step="add the method draft, or leave the option out",
-        )
+    eagle = any(method.startswith("eagle") for method in methods)
+    unused = (
+        ("--draft", draft is not None and "draft" not in methods, "the method draft"),
+        ("--head", head is not None and not eagle, "one of the eagle methods"),
+        (
+            "--draft-confidence",
+            bool(confidence) and not eagle and "draft" not in methods,
+            "the method draft or one of the eagle methods",
+        ),
+    )
+    for name, wrong, expected in unused:
+        if wrong:
+            raise BadInput(
+                name,
+                expected=expected,
+                got=", ".join(methods),
+                next_step=f"add {expected}, or leave the option out",
+            )
 
 
 def _check_prompt(prompt: str) -> None:

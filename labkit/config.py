@@ -14,7 +14,8 @@ from labkit.errors import BadInput, require
 from labkit.ids import token_ids, whole
 
 Detail = Literal["timing", "summary", "full"]
-AVAILABLE = ("ar", "ngram", "draft")  # those that can be run so far
+# those that can be run so far
+AVAILABLE = ("ar", "ngram", "draft", "eagle1", "eagle2", "eagle3", "eagle31")
 METHODS = ("ar", "ngram", "draft", "eagle1", "eagle2", "eagle3", "eagle31", "mtp", "medusa")
 
 

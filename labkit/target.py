@@ -292,7 +292,7 @@ def _activation_paths(model: Any, needs: Sequence[str]) -> dict[str, str]:
                 "needed activation",
                 expected=f"h0 to h{len(layers)}, or final",
                 got=repr(name),
-                next_step="name the residual stream after k layers as hk, the normed last one final",
+                next_step="name the residual stream after k layers hk, the normed last one final",
             )
     return {name: paths[name] for name in needs}
 

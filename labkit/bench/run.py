@@ -183,7 +183,7 @@ def _pool(lab: Lab, method: str, runs: dict[str, _Runs], *, greedy: bool) -> Ben
     verdicts = _verdicts(lab, mine, ar) if greedy else []
     return BenchRow(
         numbers=numbers,
-        speedup_vs_ar=numbers.tokens_per_second * ar.seconds / sum(map(len, ar.tokens)),
+        speedup_vs_ar=numbers.tokens_per_second / (sum(map(len, ar.tokens)) / ar.seconds),
         same_as_ar=sum(a == b for a, b in zip(mine.tokens, ar.tokens, strict=True)),
         near_ties=verdicts.count("near tie") if greedy else None,
         faults=verdicts.count("fault") if greedy else None,

@@ -5,7 +5,6 @@ Does not know: widgets, notebooks, the command line.
 Invariants: every run of a session starts from a fresh sequence; two sessions share nothing.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -21,12 +20,15 @@ from labkit.decode import speculate
 from labkit.devices import dtype_name, is_gpu, synchronise
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
+from labkit.drafters.eagle import Eagle
 from labkit.drafters.ngram import NGram
 from labkit.drafters.nothing import Nothing
+from labkit.drafters.shapes import Shape
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.events import AnyEvent
-from labkit.heads.draft_checkpoint import load_draft_checkpoint, target_fingerprint
+from labkit.heads.draft_checkpoint import load_draft_checkpoint
 from labkit.kernels import use_skinny_linear
+from labkit.lab.heads import EAGLE, head_for, shipped
 from labkit.lab.load import LoadedModel, load_model
 from labkit.lab.presets import DEFAULT
 from labkit.sampling import Processor, processor_name
@@ -36,8 +38,7 @@ from labkit.trace import Trace
 
 # Draft lengths that pay on 2 CPU cores, where every drafted token costs a tenth of a target step
 # and copying costs nothing; used when a run does not name its own.
-DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 1}
-_WEIGHTS = Path(labkit.__file__).parent / "weights"
+DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 1, **dict.fromkeys(EAGLE, 3)}
 
 
 def open_lab(
@@ -46,6 +47,8 @@ def open_lab(
     dtype: str = "auto",
     device: str = "auto",
     draft: str | None = None,
+    head: str | None = None,
+    shape: Shape | None = None,
     confidence: float = 0.0,
     width: int = 1,
 ) -> "Lab":
@@ -55,12 +58,15 @@ def open_lab(
         model: preset name, local folder, GGUF file or hub id; see `load_model`.
         draft: draft model for the method "draft": a folder written by ``labkit train draft``, or
             any model name with the same tokenizer; None takes the one made for ``model``.
-        confidence: the draft model stops drafting below this cumulative probability; see
-            `DraftModel`.
+        head: EAGLE head for the eagle methods: a folder in any of the public formats; None takes
+            the one made for ``model``.
+        shape: how EAGLE heads draft; None: a dynamic tree for "eagle2", chains for the others.
+        confidence: draft models and heads stop drafting below this cumulative probability; see
+            `DraftModel` and `Eagle`.
         width: fewest rows of every forward of the target; see `Target`.
     """
     loaded = load_model(model, dtype=dtype, device=device)
-    return Lab(loaded, draft=draft, confidence=confidence, width=width)
+    return Lab(loaded, draft=draft, head=head, shape=shape, confidence=confidence, width=width)
 
 
 @dataclass(slots=True)
@@ -74,9 +80,12 @@ class Lab:
 
     loaded: LoadedModel
     draft: str | None = None
+    head: str | None = None
+    shape: Shape | None = None
     width: int = 1
     confidence: float = 0.0
     target: Target = field(init=False)
+    _with_states: dict[tuple[str, ...], Target] = field(init=False, default_factory=dict)
     _drafters: dict[str, Drafter] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -156,11 +165,31 @@ class Lab:
                 "ngram": NGram,
                 "draft": self._draft_model,
             }
-            self._drafters[method] = makers[method]()
+            make = makers.get(method) or (lambda: self._eagle(method))
+            self._drafters[method] = make()
         return self._drafters[method]
 
+    def _eagle(self, method: str) -> Eagle:
+        dtype, device = self.loaded.dtype, self.loaded.device
+        head = head_for(method, self.model, source=self.head, dtype=dtype, device=device)
+        if self.loaded.linear == "skinny":
+            use_skinny_linear(head)
+        shape = self.shape or EAGLE[method].shape
+        return Eagle(head, shape=shape, confidence=self.confidence, name=method)
+
+    def target_for(self, drafter: Drafter) -> Target:
+        """The target that brings what this drafter needs: one for all that need nothing, and one
+        with its own cache, on the same weights, for every other set of states."""
+        if not drafter.needs:
+            return self.target
+        if drafter.needs not in self._with_states:
+            self._with_states[drafter.needs] = Target(
+                self.model, needs=drafter.needs, width=self.width
+            )
+        return self._with_states[drafter.needs]
+
     def _draft_model(self) -> DraftModel:
-        source = self.draft or _shipped_draft(self.model)
+        source = self.draft or shipped(self.model, kind="draft")
         if source is None:
             raise ModelUnavailable(
                 f"draft model for {self.loaded.name!r}",
@@ -208,9 +237,10 @@ class Lab:
         """
         config = self._run_config(method, drafter, settings)
         ids = self.tokens(prompt, chat=chat) if isinstance(prompt, str) else list(prompt)
+        drafter = drafter or self.drafter(method)
         return speculate(
-            self.target,
-            drafter or self.drafter(method),
+            self.target_for(drafter),
+            drafter,
             ids,
             config=config,
             processors=processors,
@@ -249,6 +279,7 @@ class Lab:
             "model": self.loaded.name,
             "drafter": drafter.name if drafter else method,
             "draft_model": self.draft or "",
+            "head": self.head or "",
             "prompt": prompt if isinstance(prompt, str) else "",
             "chat": chat,
             "processors": [*map(processor_name, processors)],
@@ -262,15 +293,6 @@ class Lab:
             "transformers": transformers.__version__,
         }
         return Trace.record(events, header=header, token_text=self.token_text)
-
-
-def _shipped_draft(model: Any) -> str | None:
-    """The folder of the draft model that was made for this very target, if the lab ships one."""
-    for config in sorted(_WEIGHTS.glob("*/config.json")):
-        facts = json.loads(config.read_text(encoding="utf-8"))["labkit"]
-        if facts["target_fingerprint"] == target_fingerprint(model):
-            return str(config.parent)
-    return None
 
 
 def _is_ours(folder: Path) -> bool:

@@ -54,7 +54,7 @@ def events(*_, **__):
     while True:
         yield Committed(round=1, tokens=(1,), sources=("target",), text="a line\\n")
 
-cli_decode._open = lambda *_: SimpleNamespace(events=events, clock=time.monotonic)
+cli_decode._open = lambda *_, **__: SimpleNamespace(events=events, clock=time.monotonic)
 cli.main()
 """
 

@@ -18,11 +18,15 @@ from labkit.bench.recording import recording_seconds
 from labkit.bench.run import bench, conditions
 from labkit.cli import app
 from labkit.decode import autoregress
+from labkit.drafters.shapes import DynamicTree
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.events import Committed
+from labkit.heads.checkpoints import checkpoint_of, write_checkpoint
+from labkit.heads.eagle import head_config, random_head
 from labkit.lab.load import load_model
 from labkit.lab.report import row
 from labkit.lab.session import Lab, open_lab
+from labkit.toy import tiny
 from labkit.trace import Trace
 
 PROMPTS = [Prompt("a", "x", "the other thing"), Prompt("b", "y", "then there\n\nthe")]
@@ -89,7 +93,9 @@ def test_an_empty_prompt_is_refused(lab: Lab, prompt: str) -> None:
 
 
 def test_an_unknown_method_lists_the_known_ones(lab: Lab) -> None:
-    with pytest.raises(BadInput, match="one of ar, ngram, draft, got 'eagle9'"):
+    with pytest.raises(
+        BadInput, match="one of ar, ngram, draft, eagle1, eagle2, eagle3, eagle31, got 'eagle9'"
+    ):
         lab.record("the", method="eagle9")
 
 
@@ -409,3 +415,53 @@ def test_a_benchmark_tells_a_fault_from_the_same_text(
     monkeypatch.setattr(bench_run, "_once", fake)
     found = bench(lab, ["ar", "ngram"], PROMPTS, max_new_tokens=9)[1]
     assert (found.same_as_ar, found.near_ties, found.faults) == (1, 0, 1)
+
+
+# EAGLE heads, as folders in a public format.
+
+
+@pytest.fixture(scope="module")
+def head_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    """A tiny deep target and a random EAGLE-3.1 head for it."""
+    model = tiny("llama", layers=8)
+    config = head_config(model, 3, fc_norm=True, norm_output=True)
+    folder = tmp_path_factory.mktemp("heads") / "eagle31"
+    head = random_head(config, model)
+    write_checkpoint(
+        checkpoint_of(head, target_model=model, target="tiny"), folder, format="safeailab"
+    )
+    return model, str(folder)
+
+
+def test_a_head_of_one_s_own_drafts(head_folder: tuple[Any, str], lab: Lab) -> None:
+    model, folder = head_folder
+    loaded = replace(lab.loaded, model=model)
+    bench = Lab(loaded, head=folder, shape=DynamicTree(top_k=2, nodes=5))
+    trace = bench.record([1, 2, 3, 4], method="eagle31", max_new_tokens=10, eos=None)
+    plain = bench.record([1, 2, 3, 4], method="ar", max_new_tokens=10, eos=None)
+    assert trace.tokens == plain.tokens
+    assert trace.header["head"] == folder
+    assert max(len(r.drafted.tokens) for r in trace.rounds) == 6
+    with pytest.raises(BadInput, match=r"expected an eagle1 head, got EAGLE-3\.1"):
+        bench.record([1, 2, 3, 4], method="eagle1")
+    with pytest.raises(ModelUnavailable, match="labkit train eagle3"):
+        Lab(loaded).record([1, 2, 3, 4], method="eagle3")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--method", "ngram", "--tree"), "--tree"),
+        (("--method", "draft", "--tree-nodes", "9"), "--tree-nodes"),
+        (("--method", "eagle3", "--chain", "--tree-width", "3"), "--tree-width"),
+        (("--method", "eagle3", "--tree-nodes", "0"), "nodes"),
+        (("--method", "draft", "--head", "somewhere"), "--head"),
+        (("--method", "eagle3", "--draft", "somewhere"), "--draft"),
+    ],
+)
+def test_shapes_and_heads_that_a_method_has_no_use_for(
+    options: tuple[str, ...], named: str
+) -> None:
+    done = CliRunner().invoke(app, ["generate", "--prompt", "x", *options])
+    assert isinstance(done.exception, BadInput)
+    assert named in str(done.exception)
