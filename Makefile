@@ -2,6 +2,7 @@
 #
 #   make lab        environment, default model, JupyterLab on the first lesson
 #   make test       environment, default model, every test, every lesson
+#   make browser    the stepper in a real Chromium: environment, browser, tests/browser
 #   make check      ruff, mypy and the hygiene tests
 #   make notebooks  run the lessons of notebooks/src/ again and store their outputs
 #   make clean      remove the environment and caches (models stay in the user cache directory)
@@ -13,6 +14,7 @@
 #                                                                 (conda) and install nothing
 #   CONSTRAINTS=  newest versions that pyproject.toml allows, not the tested ones of
 #                 constraints.txt: the way to another torch, e.g. one built for your GPU driver
+#   CHROMIUM=...  the browser for `make browser`, where it is in no usual place
 #   PIP_ARGS=...  more pip options, e.g. --extra-index-url with the address that pytorch.org gives
 #                 for CPU builds: saves gigabytes on a Linux machine without a GPU
 -include local.mk
@@ -28,6 +30,8 @@ HEADLESS ?=
 LAB_ARGS ?=
 PYTEST_ARGS ?=
 CELL_TIMEOUT ?= 180
+CHROMIUM ?=
+export CHROMIUM
 FIRST ?= notebooks/00_start_here.ipynb
 NOTEBOOKS := $(wildcard notebooks/[0-9]*.ipynb notebooks/fr/[0-9]*.ipynb)
 
@@ -35,17 +39,22 @@ ifeq ($(ENV),active)
 PY := python
 LAB_READY :=
 ALL_READY :=
+BROWSER_READY :=
 else
 PY := $(VENV)/bin/python
 LAB_READY := $(VENV)/.lab-ready
 ALL_READY := $(VENV)/.all-ready
+BROWSER_READY := $(VENV)/.browser-ready
 endif
+
+# Once the model is here nothing is fetched any more: a test or lesson that asks the hub fails.
+OFFLINE := HF_HUB_OFFLINE=1
 
 # A root shell is usual in containers; JupyterLab wants to be told.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 BROWSER_ARGS := $(if $(HEADLESS),--no-browser)
 
-.PHONY: help lab test check hygiene notebooks clean
+.PHONY: help lab test lessons browser check notebooks clean
 .DELETE_ON_ERROR:
 
 help:
@@ -59,13 +68,20 @@ lab: $(LAB_READY)
 	@exec $(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(FIRST) \
 		--ip=$(IP) --port=$(PORT) $(BROWSER_ARGS) $(AS_ROOT) $(LAB_ARGS)
 
-test: $(ALL_READY)
+test: lessons $(ALL_READY)
 	@$(PY) -m labkit pull
-	$(PY) -m pytest $(PYTEST_ARGS)
-ifneq ($(NOTEBOOKS),)
-	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
+	$(OFFLINE) $(PY) -m pytest $(PYTEST_ARGS)
+	$(OFFLINE) $(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
 		$(PYTEST_ARGS) $(NOTEBOOKS)
-endif
+
+# Without this, a folder name that changed would pass as "every lesson runs".
+lessons:
+	@$(if $(strip $(NOTEBOOKS)),,echo "Lessons: expected notebooks/NN_name.ipynb, got none." \
+		"Next: make notebooks, or name them with NOTEBOOKS=..." >&2; exit 2)
+
+browser: $(BROWSER_READY)
+	@$(PY) tests/browser/chromium.py
+	$(OFFLINE) $(PY) -m pytest $(PYTEST_ARGS) tests/browser
 
 check: $(ALL_READY)
 	$(PY) -m ruff check .
@@ -106,5 +122,9 @@ $(VENV)/.lab-ready: pyproject.toml constraints.txt | $(VENV)/.created
 $(VENV)/.all-ready: pyproject.toml constraints.txt | $(VENV)/.created
 	$(call install,lab$(comma)test$(comma)dev)
 	@touch $@ $(VENV)/.lab-ready
+
+$(VENV)/.browser-ready: pyproject.toml constraints.txt | $(VENV)/.created
+	$(call install,lab$(comma)test$(comma)dev$(comma)browser)
+	@touch $@ $(VENV)/.lab-ready $(VENV)/.all-ready
 
 comma := ,

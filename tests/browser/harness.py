@@ -4,11 +4,11 @@ The stand-in keeps what anywidget promises: get, set (which tells listeners at o
 on, off. The pictures come from the real `Stepper`, so nothing of the widget itself is imitated.
 """
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import chromium
 from playwright.sync_api import Browser, Page, Playwright
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +47,8 @@ window.show = async (script, state) => {
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Chromium: the system's own when there is one, else playwright's."""
-    return playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
+    """The browser of `chromium.py`; None is playwright's own, or its message that there is none."""
+    return playwright.chromium.launch(executable_path=chromium.find(), args=list(FLAGS))
 
 
 def open_stepper(browser: Browser, stepper: Any, **context: Any) -> Page:

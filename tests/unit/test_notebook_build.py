@@ -121,3 +121,29 @@ def test_settings_reach_the_commands() -> None:
     assert "pip install" in fresh
     assert "--pre" in fresh
     assert "-c constraints.txt" not in fresh
+
+
+def test_no_lessons_is_no_success() -> None:
+    done = make("lessons", "ENV=active", "NOTEBOOKS=")
+    assert done.returncode == 2
+    assert "Lessons: expected notebooks/NN_name.ipynb, got none. Next: " in done.stderr
+    assert make("lessons", "ENV=active").returncode == 0
+    # Before the tests, not after them.
+    steps = make("-n", "test", "ENV=active", "NOTEBOOKS=").stdout
+    assert steps.index("got none") < steps.index("labkit pull") < steps.index("pytest")
+
+
+def test_nothing_is_fetched_once_the_model_is_here() -> None:
+    steps = make("-n", "test", "ENV=active").stdout.replace("\\\n", "").splitlines()
+    runs = [line for line in steps if "pytest" in line]
+    assert len(runs) == 2
+    assert "--nbval-lax" in runs[1]
+    for line in (*runs, make("-n", "browser", "ENV=active").stdout.splitlines()[-1]):
+        assert line.startswith("HF_HUB_OFFLINE=1 python -m pytest")
+
+
+def test_the_browser_tests_get_their_own_packages() -> None:
+    steps = make("-n", "browser", "VENV=none").stdout
+    assert "-e '.[lab,test,dev,browser]'" in steps
+    assert steps.index("chromium.py") < steps.index("pytest")
+    assert "browser]" not in make("-n", "test", "VENV=none").stdout

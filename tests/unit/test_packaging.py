@@ -60,7 +60,7 @@ def conda() -> dict[str, str]:
 
 
 def test_conda_and_pip_name_the_same_packages_in_the_same_ranges() -> None:
-    wanted = requirements("lab", "test", "dev")
+    wanted = requirements(*EXTRAS)
     listed = {canonicalize_name(name): spec for name, spec in conda().items()}
     assert listed.pop("python") == PROJECT["requires-python"]
     assert set(listed) - {"pip", "make"} == {CONDA_NAMES.get(name, name) for name in wanted}
@@ -78,7 +78,7 @@ def pins() -> dict[str, str]:
 
 def test_constraints_pin_every_requirement_inside_its_range() -> None:
     pinned = pins()
-    for name, requirement in requirements("lab", "test", "dev").items():
+    for name, requirement in requirements(*EXTRAS).items():
         assert name in pinned, f"{name} is not pinned"
         assert requirement.specifier.contains(pinned[name]), f"{name} {pinned[name]}"
 
@@ -147,12 +147,13 @@ def test_sizes() -> None:
         assert path.stat().st_size <= limit, f"{path.relative_to(ROOT)} is larger than {limit}"
 
 
-def test_the_ci_script_runs_both_commands() -> None:
+def test_the_ci_script_runs_every_check() -> None:
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     lines = script.read_text(encoding="utf-8").splitlines()
     assert "make check" in lines
     assert "make test" in lines
+    assert lines[-1] == "make browser"
 
 
 def test_the_setup_cell_installs_only_where_the_package_is_missing(
