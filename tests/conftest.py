@@ -1,4 +1,4 @@
-"""What every test may use: no network, the default model once, tiny models in public formats."""
+"""What every test may use: no network, the default model once, each device that is there."""
 
 import ipaddress
 import socket
@@ -41,6 +41,33 @@ def no_network() -> Iterator[None]:
         patch.setattr(socket.socket, "connect", guarded)
         patch.setattr(socket.socket, "connect_ex", guarded_ex)
         yield
+
+
+# A check that asks for a `device` runs on the CPU and, marked ``gpu``, on the GPU: `pytest -m gpu`.
+DEVICES = ("cpu", pytest.param("gpu", marks=pytest.mark.gpu))
+
+
+@pytest.hookimpl(trylast=True)  # after `-m`: torch is asked only when checks on a GPU are left
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where there is no GPU, checks on one are not collected: they can neither pass nor fail."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not _has_gpu():
+        config.hook.pytest_deselected(items=on_gpu)
+        items[:] = [item for item in items if item not in on_gpu]
+
+
+def _has_gpu() -> bool:
+    from labkit.devices import available_devices
+
+    return available_devices()[0] != "cpu"
+
+
+@pytest.fixture(scope="session", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Any:
+    """A `torch.device`: the CPU; in a second run of the same check, marked ``gpu``, the GPU."""
+    from labkit.devices import available_devices, resolve_device
+
+    return resolve_device("cpu" if request.param == "cpu" else available_devices()[0])
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,13 @@
-"""A device that is not there, to count what crosses over to it and back.
+"""Counting what is read back from a device: from a real one, or from one that is not there.
 
 `Far` tensors say that they live on another device, while their numbers lie in this machine's
 memory. `FarAway` lets them be used as on a real accelerator: an operation that mixes devices fails,
-and every read back to the host, which on a real one would wait for the device, is noted.
+and every read back to the host, which on a real one would wait for the device, is noted. On a real
+one `Reads` notes the same.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -140,3 +143,43 @@ def move_away(model: nn.Module) -> nn.Module:
             if buffer is not None:
                 module._buffers[name] = Far(buffer)
     return model
+
+
+class Reads(TorchDispatchMode):
+    """The same count on a real device. ``reads``: the name of every operation that waits for it.
+
+    Copies to the host, numbers taken out of tensors, and results whose size depends on contents.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if all(x.device == HERE for x in tensors):
+            return out
+        copied = name in ("_to_copy", "copy_") and out.device == HERE
+        masks = name == "index" and any(x.dtype == torch.bool for x in tensors[1:])
+        sized = torch.Tag.dynamic_output_shape in func.tags and name != "index"
+        if copied or masks or sized or torch.Tag.data_dependent_output in func.tags:
+            self.reads.append(name)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A device to count reads from: how a model gets there, and a scope with ``reads``."""
+
+    device: torch.device
+    move: Callable[[nn.Module], nn.Module]
+    counting: Callable[[], FarAway | Reads]
+
+
+def elsewhere(device: torch.device) -> Elsewhere:
+    """``device`` itself, or, where that is the host, the device that is not there."""
+    if device == HERE:
+        return Elsewhere(FAR, move_away, FarAway)
+    return Elsewhere(device, lambda model: model.to(device), Reads)

@@ -28,18 +28,25 @@ from labkit.trace import Trace
 from labkit.tree import DraftTree
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3", "gpt2")
+CPU = torch.device("cpu")
 WINDOW = 8  # of the models that have sliding windows: shorter than every text decoded here
 
 
 @lru_cache
 def tiny(
-    family: str = "llama", *, attention: str = "sdpa", seed: int = 0, context: int = 512
+    family: str = "llama",
+    *,
+    attention: str = "sdpa",
+    seed: int = 0,
+    context: int = 512,
+    device: torch.device = CPU,
 ) -> Any:
-    """A random model whose greedy text does not stick at one token."""
+    """A random model whose greedy text does not stick at one token; the same on every device."""
     if family == "gpt2":
-        return _tiny_gpt2(attention, seed, context)
+        return _tiny_gpt2(attention, seed, context).to(device)
     window = None if family == "llama" else WINDOW
-    return toy.tiny(family, seed=seed, window=window, context=context, attention=attention)
+    made = toy.tiny(family, seed=seed, window=window, context=context, attention=attention)
+    return made.to(device)
 
 
 def _tiny_gpt2(attention: str, seed: int, context: int) -> Any:
@@ -123,13 +130,18 @@ def prompt_of(length: int, *, vocab_size: int = 64, seed: int = 6) -> tuple[int,
     return tuple(torch.randint(vocab_size, (length,), generator=generator).tolist())
 
 
+def on_device_of(model: Any, tokens: Sequence[int]) -> torch.Tensor:
+    """[1, n] ids where ``model`` lives."""
+    return torch.tensor([list(tokens)], device=next(model.parameters()).device)
+
+
 @lru_cache
 def greedy_reference(model: Any, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
     """One argmax at a time with transformers' own forward over the whole text, no cache at all."""
     tokens = list(prompt)
     with torch.inference_mode():
         for _ in range(count):
-            out = model(input_ids=torch.tensor([tokens]), use_cache=False)
+            out = model(input_ids=on_device_of(model, tokens), use_cache=False)
             tokens.append(int(out.logits[0, -1].argmax()))
     return tuple(tokens[len(prompt) :])
 
@@ -137,7 +149,7 @@ def greedy_reference(model: Any, prompt: tuple[int, ...], count: int) -> tuple[i
 @torch.inference_mode()
 def plain_logits(model: Any, tokens: Sequence[int]) -> torch.Tensor:
     """[n, V] of transformers' own forward over the whole text."""
-    return model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0]
+    return model(input_ids=on_device_of(model, tokens), use_cache=False).logits[0]
 
 
 def run(target: Target, drafter: Drafter, prompt: Sequence[int], **options: Any) -> Trace:
@@ -218,18 +230,19 @@ def distorted(model: Any) -> Any:
     generator = torch.Generator().manual_seed(0)
     for weight in copy.parameters():
         if weight.dim() > 1:
-            weight.add_(0.02 * torch.randn(weight.shape, generator=generator))
+            noise = 0.02 * torch.randn(weight.shape, generator=generator)
+            weight.add_(noise.to(weight.device))
     return copy
 
 
 def drafters(model: Any, text: Sequence[int], *, start: int) -> dict[str, Callable[[], Drafter]]:
     """Every kind of drafter there is for ``model``; ``text`` is what it will write."""
-    vocab_size = model.config.vocab_size
+    vocab_size, device = model.config.vocab_size, next(model.parameters()).device
     return {
         "nothing": Nothing,
         "ngram": NGram,
         "draft model": lambda: DraftModel(distorted(model), vocab_size=vocab_size),
-        "stranger": lambda: DraftModel(tiny("llama", seed=5), vocab_size=vocab_size),
+        "stranger": lambda: DraftModel(tiny(seed=5, device=device), vocab_size=vocab_size),
         "self-draft": lambda: DraftModel(model, vocab_size=vocab_size),
         "ruined": lambda: never_right(text, start=start),
         "tree": lambda: branching(text, start=start),

@@ -7,6 +7,7 @@ Families of models: tests/parity/test_families.py.
 from typing import Any
 
 import pytest
+import torch
 from helpers import branching, drafters, greedy_reference, prompt_of, run, tiny
 
 from labkit.metrics import acceptance
@@ -19,24 +20,26 @@ KINDS = ("nothing", "ngram", "draft model", "stranger", "self-draft", "ruined", 
 @pytest.mark.parametrize("length", [1, 17, 200])
 @pytest.mark.parametrize("draft_length", [1, 3, 5])
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_is_that_of_plain_decoding(kind: str, draft_length: int, length: int) -> None:
-    prompt = prompt_of(length)
-    text = greedy_reference(tiny(), prompt, COUNT)
+def test_text_is_that_of_plain_decoding(
+    kind: str, draft_length: int, length: int, device: torch.device
+) -> None:
+    model, prompt = tiny(device=device), prompt_of(length)
+    text = greedy_reference(model, prompt, COUNT)
     assert len(set(text)) > 8  # a text that sticks at one token would show little
-    drafter = drafters(tiny(), text, start=length)[kind]()
-    trace = run(Target(tiny()), drafter, prompt, max_new_tokens=COUNT, draft_length=draft_length)
+    drafter = drafters(model, text, start=length)[kind]()
+    trace = run(Target(model), drafter, prompt, max_new_tokens=COUNT, draft_length=draft_length)
     assert trace.tokens == text
 
 
-def test_the_drafters_differ_where_they_should() -> None:
+def test_the_drafters_differ_where_they_should(device: torch.device) -> None:
     """What the test above goes through: nothing, little, some and full acceptance."""
-    prompt = prompt_of(17)
-    text = greedy_reference(tiny(), prompt, COUNT)
+    model, prompt = tiny(device=device), prompt_of(17)
+    text = greedy_reference(model, prompt, COUNT)
     rates = {
         kind: acceptance(
-            run(Target(tiny()), make(), prompt, max_new_tokens=COUNT, draft_length=3)
+            run(Target(model), make(), prompt, max_new_tokens=COUNT, draft_length=3)
         ).rate
-        for kind, make in drafters(tiny(), text, start=17).items()
+        for kind, make in drafters(model, text, start=17).items()
     }
     assert rates["nothing"] is None
     assert rates["ruined"] == 0
@@ -73,9 +76,9 @@ class KeepsRejected(Target):
 
 
 @pytest.mark.parametrize("broken", [SeesSiblings, WrongPositions, KeepsRejected])
-def test_broken_targets_give_another_text(broken: type[Target]) -> None:
-    prompt = prompt_of(17)
-    text = greedy_reference(tiny(), prompt, COUNT)
+def test_broken_targets_give_another_text(broken: type[Target], device: torch.device) -> None:
+    model, prompt = tiny(device=device), prompt_of(17)
+    text = greedy_reference(model, prompt, COUNT)
     drafter = branching(text, start=17)
-    trace = run(broken(tiny()), drafter, prompt, max_new_tokens=COUNT, draft_length=5)
+    trace = run(broken(model), drafter, prompt, max_new_tokens=COUNT, draft_length=5)
     assert trace.tokens != text

@@ -1,7 +1,7 @@
 """How often the host waits for the device, and what recording costs in operations.
 
-On a device that is not there (`far.py`), since there may be none; what is counted is the calls that
-would wait for a real one.
+On the GPU where there is one, else on a device that is not there (`far.py`); what is counted is the
+calls that wait for it, or would.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from far import FAR, HERE, Far, FarAway, move_away
+from far import FAR, HERE, Elsewhere, Far, FarAway, Reads, elsewhere
 from helpers import branching, greedy_reference, prompt_of, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,9 +25,13 @@ from labkit.target import Target
 PROMPT = prompt_of(17)
 
 
-def llama(seed: int = 0, *, far: bool = True) -> Any:
-    model = toy.tiny("llama", seed=seed, layers=1)
-    return move_away(model) if far else model
+@pytest.fixture
+def there(device: torch.device) -> Elsewhere:
+    return elsewhere(device)
+
+
+def llama(seed: int = 0) -> Any:
+    return toy.tiny("llama", seed=seed, layers=1)
 
 
 @pytest.mark.parametrize(
@@ -50,10 +54,10 @@ def llama(seed: int = 0, *, far: bool = True) -> Any:
         (lambda x: x.index_copy(0, torch.tensor([1]).to(x.device), x[:1]), 0),
     ],
 )
-def test_the_counter_counts(read: Callable[[Any], Any], count: int) -> None:
+def test_the_counter_counts(read: Callable[[Any], Any], count: int, there: Elsewhere) -> None:
     """Negative and positive controls: ways of reading that are counted, and what is not one."""
-    with FarAway() as away:
-        read(torch.tensor([3.0, -1.0, 2.0], device=FAR))
+    with there.counting() as away:
+        read(torch.tensor([3.0, -1.0, 2.0], device=there.device))
     assert len(away.reads) == count
 
 
@@ -62,10 +66,11 @@ def test_devices_do_not_mix() -> None:
         torch.tensor([1.0], device=FAR) + torch.tensor([1.0])
 
 
-def reads_per_round(make: Callable[[], Drafter], **settings: Any) -> list[int]:
+def reads_per_round(there: Elsewhere, make: Callable[[], Drafter], **settings: Any) -> list[int]:
     counts, config = [], DecodeConfig(max_new_tokens=9, draft_length=3, **settings)
-    with FarAway() as away:
-        for event in speculate(Target(llama()), make(), PROMPT, config=config):
+    with there.counting() as away:
+        target = Target(there.move(llama()))
+        for event in speculate(target, make(), PROMPT, config=config):
             if isinstance(event, Committed):
                 counts.append(len(away.reads))
     return [after - before for before, after in zip([0, *counts], counts, strict=False)]
@@ -82,25 +87,32 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("detail", ["timing", "summary"])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_at_most_two_reads_per_round(settings: dict[str, Any], detail: str) -> None:
+def test_at_most_two_reads_per_round(
+    settings: dict[str, Any], detail: str, there: Elsewhere
+) -> None:
     """One for the drafted tokens, one for the accept tests and the next token."""
     reads = reads_per_round(
-        lambda: DraftModel(llama(seed=5), vocab_size=64), detail=detail, **settings
+        there,
+        lambda: DraftModel(there.move(llama(seed=5)), vocab_size=64),
+        detail=detail,
+        **settings,
     )
     assert max(reads) == 2
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_one_read_per_round_without_a_draft_model(settings: dict[str, Any]) -> None:
+def test_one_read_per_round_without_a_draft_model(
+    settings: dict[str, Any], there: Elsewhere
+) -> None:
     tree = branching(greedy_reference(tiny(), PROMPT, 20), start=len(PROMPT))
-    assert set(reads_per_round(NGram, **settings)) == {1}
-    assert set(reads_per_round(lambda: tree, **settings)) == {1}
+    assert set(reads_per_round(there, NGram, **settings)) == {1}
+    assert set(reads_per_round(there, lambda: tree, **settings)) == {1}
 
 
 @pytest.mark.parametrize(("target_far", "draft_far"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_target_and_draft_on_two_devices(
-    target_far: bool, draft_far: bool, temperature: float
+    target_far: bool, draft_far: bool, temperature: float, there: Elsewhere
 ) -> None:
     """The same tokens as with both on one; an operation that mixed devices would have failed."""
     config = DecodeConfig(max_new_tokens=9, temperature=temperature, seed=3, repetition_penalty=1.2)
@@ -110,9 +122,11 @@ def test_target_and_draft_on_two_devices(
         events = speculate(Target(target), drafter, PROMPT, config=config)
         return [t for event in events if isinstance(event, Committed) for t in event.tokens]
 
-    plain = tokens(llama(far=False), llama(seed=5, far=False))
-    with FarAway():
-        assert tokens(llama(far=target_far), llama(seed=5, far=draft_far)) == plain
+    plain = tokens(llama(), llama(seed=5))
+    with there.counting():
+        target = there.move(llama()) if target_far else llama()
+        draft = there.move(llama(seed=5)) if draft_far else llama(seed=5)
+        assert tokens(target, draft) == plain
 
 
 # What recording costs.
@@ -128,20 +142,35 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def operations(detail: Any, temperature: float) -> int:
-    drafter = DraftModel(tiny(seed=5), vocab_size=64)
+def operations(detail: Any, temperature: float, device: torch.device) -> int:
+    target = Target(tiny(device=device))
+    drafter = DraftModel(tiny(seed=5, device=device), vocab_size=64)
     config = DecodeConfig(max_new_tokens=12, detail=detail, temperature=temperature)
     with Operations() as operations:
-        for _ in speculate(Target(tiny()), drafter, PROMPT, config=config):
+        for _ in speculate(target, drafter, PROMPT, config=config):
             pass
     return operations.count
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_only_full_detail_costs_tensor_operations(temperature: float) -> None:
-    timing, summary, full = (operations(d, temperature) for d in ("timing", "summary", "full"))
+def test_only_full_detail_costs_tensor_operations(temperature: float, device: torch.device) -> None:
+    timing, summary, full = (
+        operations(detail, temperature, device) for detail in ("timing", "summary", "full")
+    )
     assert timing == summary < full
 
 
 def test_far_is_not_here() -> None:
     assert Far(torch.zeros(2)).device == FAR != HERE
+
+
+def test_both_counters_agree_where_both_see() -> None:
+    """`Reads` among far tensors notes what `FarAway` notes, where neither is served from Python."""
+    with FarAway() as away, Reads() as reads:
+        x = torch.tensor([3.0, -1.0, 2.0], device=FAR)
+        x.to("cpu")
+        torch.zeros(3).copy_(x)
+        torch._C._nn.gelu(x)
+        torch.where(x > 0)
+    assert away.reads == reads.reads
+    assert reads.reads == ["_to_copy", "copy_", "nonzero"]

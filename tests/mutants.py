@@ -12,6 +12,7 @@ from torch import Tensor
 
 from labkit.draft import Draft
 from labkit.sampling import Rng
+from labkit.verify import Verdict
 
 
 def one_hot(token: int, like: Tensor) -> Tensor:
@@ -86,3 +87,13 @@ MUTANTS = {
     "siblings do not reduce p": replace(RIGHT, between=False),
     "bonus from the root's row": replace(RIGHT, row=lambda node: 0),
 }
+
+
+def in_the_engine(name: str) -> Callable[[Draft, Tensor, Rng], Verdict]:
+    """A mutant in the place of `labkit.verify.verify`, for drafts that are chains."""
+
+    def verify(draft: Draft, p: Tensor, rng: Rng) -> Verdict:
+        tokens = MUTANTS[name](draft, p, rng)
+        return Verdict(tuple(range(len(tokens))), tokens[-1], (), p[len(tokens) - 1])
+
+    return verify
