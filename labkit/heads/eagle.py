@@ -359,13 +359,13 @@ def default_boundaries(layers: int) -> tuple[int, int, int]:
     2, L // 2 and L - 3 layers (SafeAILab/EAGLE, vLLM).
 
     Raises:
-        BadInput: fewer than 6 layers, where these would not be three different depths.
+        BadInput: fewer than 7 layers, where these would not be three different depths.
     """
     found = (2, layers // 2, layers - 3)
     if not found[0] < found[1] < found[2]:
         raise BadInput(
             "boundaries",
-            expected="a target with at least 8 layers, or boundaries of your own",
+            expected="a target with at least 7 layers, or boundaries of your own",
             got=f"{layers} layers",
             next_step="name the boundaries",
         )
