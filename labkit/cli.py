@@ -15,6 +15,7 @@ import typer
 
 from labkit import __version__
 from labkit.cli_decode import bench, generate
+from labkit.cli_heads import export, inspect
 from labkit.cli_options import AsJson, emit
 from labkit.cli_train import selfgen, train
 from labkit.errors import LabError
@@ -92,3 +93,5 @@ app.command()(generate)
 app.command()(bench)
 app.command()(selfgen)
 app.add_typer(train, name="train")
+app.command()(export)
+app.command()(inspect)

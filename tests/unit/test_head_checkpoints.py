@@ -220,6 +220,28 @@ def test_heads_that_cannot_be_computed_are_refused_by_name(
         read_checkpoint(folder(tmp_path, change=change))
 
 
+def test_a_whole_model_is_no_head(tmp_path: Path) -> None:
+    names = ("model.layers.0.self_attn.q_proj.weight", "model.norm.weight", "lm_head.weight")
+    path = ref.save(tmp_path, {"vocab_size": 2}, {name: torch.ones(2, 2) for name in names})
+    with pytest.raises(BadCheckpoint, match="an EAGLE head: fc"):
+        read_checkpoint(path)
+
+
+def test_biases_that_the_layer_lacks_are_refused_not_dropped(tmp_path: Path) -> None:
+    def bias(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        tensors["midlayer.mlp.up_proj.bias"] = torch.ones(48)
+
+    with pytest.raises(UnsupportedModel, match=r"mlp\.up_proj\.bias"):
+        read_checkpoint(folder(tmp_path / "a", change=bias))
+
+    def sink(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        tensors["midlayer.self_attn.sinks"] = torch.ones(4)
+
+    report = inspect_checkpoint(folder(tmp_path / "b", change=sink))
+    assert report.unused == ("layers.0.self_attn.sinks",)
+    assert "inside its layers" in suspicion(report)
+
+
 def test_one_tensor_under_two_names_is_refused(tmp_path: Path) -> None:
     def twice(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         tensors["layers.0.hidden_norm.weight"] = tensors["midlayer.hidden_norm.weight"].clone()
@@ -955,6 +977,8 @@ def test_inspect_prints_one_object_or_a_text(tmp_path: Path) -> None:
     assert told["format"] == "speculators"
     assert told["readings"] == [["boundary", [2, 4, 5]]]
     assert "EAGLE-3" in command("inspect", path).stdout
+    done = command("inspect", "smollm2-135m-draft")
+    assert "a draft model of this lab" in str(done.exception), "names of the lab's own are known"
 
 
 @pytest.mark.parametrize("change", [no_map, lost("norm.weight")])

@@ -250,7 +250,9 @@ def _refuse_other_heads(path: Path, config: Mapping[str, Any], names: tuple[str,
     if section(config, "eagle_config").get("use_aux_hidden_state") is False:
         raise _unsupported(path, "a head on the last state only (use_aux_hidden_state false)")
     known = {canonical_name(name) for name in names}
-    if not {"fc.weight", "layers.0.self_attn.q_proj.weight"} & known:
+    if biased := sorted(n for n in known if ".mlp." in n and n.endswith("_proj.bias")):
+        raise _unsupported(path, f"biases in its feed-forward part ({biased[0]})")
+    if not {"fc.weight", "layers.0.hidden_norm.weight"} & known:
         raise broken(
             path,
             expected="an EAGLE head: fc.weight and one decoder layer",

@@ -273,6 +273,8 @@ class _Reading:
     ) -> HeadCheckpoint:
         config = configs[0]
         wanted = expected_shapes(config)
+        unused = tuple(sorted(tensors.keys() - wanted.keys()))
+        self.doubts += _lost_inside(unused)
         ours = section(self.config, "labkit")
         made = HeadCheckpoint(
             config=config,
@@ -288,7 +290,7 @@ class _Reading:
                 layer_ids_decided_by=layers.decided_by,
                 readings=layers.readings,
                 vocabulary={"map": map_source},
-                unused=tuple(sorted(tensors.keys() - wanted.keys())),
+                unused=unused,
                 suspicious=tuple(self.doubts),
                 misfits=_surplus_layers(config, tensors),
             ),
@@ -335,6 +337,14 @@ def _borrowed(
 def _mark(ours: Mapping[str, Any]) -> TargetMark | None:
     name, fingerprint = ours.get("target"), ours.get("target_fingerprint")
     return TargetMark(str(name), str(fingerprint)) if name and fingerprint else None
+
+
+def _lost_inside(unused: tuple[str, ...]) -> list[str]:
+    inside = [n for n in unused if n.startswith("layers.") and not n.endswith("inv_freq")]
+    if not inside:
+        return []
+    return [f"{len(inside)} unused tensors lie inside its layers, first {inside[0]}: it was made "
+            "to compute with them"]  # fmt: skip
 
 
 def _surplus_layers(config: EagleConfig, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
