@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labkit.devices import HOST
 from labkit.errors import BadInput, UnsupportedModel
 from labkit.heads.draft_checkpoint import target_fingerprint, write_json
 from labkit.progress import Progress
@@ -210,7 +211,7 @@ def _to_bits(states: Tensor, dtype: torch.dtype, name: str) -> Any:
             got=f"{largest:g}",
             next_step="choose storage bfloat16 and an empty folder",
         )
-    return states.to("cpu", dtype).view(torch.int16).numpy()
+    return states.to(HOST, dtype).view(torch.int16).numpy()
 
 
 def _from_bits(lines: Any, dtype: torch.dtype) -> Tensor:
