@@ -384,8 +384,12 @@ class _Run:
         if self.config.detail != "full":
             return ()
         if self.config.temperature == 0:
-            return likeliest(torch.softmax(scores.logits.float(), -1), self.config.top)
-        return likeliest(self.warp(scores.logits, self._prefixes(tree)), self.config.top)
+            return likeliest(torch.softmax(scores.logits.float(), -1), self._top(tree))
+        return likeliest(self.warp(scores.logits, self._prefixes(tree)), self._top(tree))
+
+    def _top(self, tree: DraftTree) -> int:
+        """Likeliest tokens to keep per node: what eight nodes may have, larger trees share."""
+        return max(1, min(self.config.top, 8 * self.config.top // len(tree)))
 
     def _q_top(self, draft: Draft) -> tuple[Likeliest, ...]:
         if self.config.detail != "full" or len(draft.tree) == 1:
@@ -394,7 +398,8 @@ class _Run:
         logits = draft.logits or (None,) * len(draft.tree)
         for q, raw in zip(draft.q[1:], logits[1:], strict=True):
             shown = q if q is not None else None if raw is None else torch.softmax(raw.float(), -1)
-            rows.append(() if shown is None else likeliest(shown[None], self.config.top)[0])
+            top = self._top(draft.tree)
+            rows.append(() if shown is None else likeliest(shown[None], top)[0])
         return tuple(rows)
 
 

@@ -170,16 +170,26 @@ class Finished(Event):
 
 
 AnyEvent = Started | Prefilled | Drafted | Scored | Verified | Committed | Finished
+_PER_NODE = ("q_top", "p_top")
+_FOUR_DIGITS = (*_PER_NODE, "residual_top", "confidence", "considered")
+_LAST = ("considered",)  # read when the tree that it refers to is known
 KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in get_args(AnyEvent)}
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """A JSON-able dict; fields that hold their default are left out, floats keep 6 digits."""
+    """A JSON-able dict; fields that hold their default are left out.
+
+    Floats keep 6 digits, those of likeliest tokens and of confidence 4. What a record says twice
+    is written once, or the trace of a tree would not stay small: likeliest tokens that equal an
+    earlier node's are that node's number, a candidate that was kept is its node's number, and a
+    pruned one goes without its -1.
+    """
     out: dict[str, Any] = {"kind": event.kind}
     for field in fields(event):
-        value = getattr(event, field.name)
+        name, value = field.name, getattr(event, field.name)
         if value != field.default:
-            out[field.name] = _plain(value)
+            digits = 4 if name in _FOUR_DIGITS else 6
+            out[name] = _plain(_once(name, value, event), digits)
     return out
 
 
@@ -201,13 +211,14 @@ def from_json(record: dict[str, Any]) -> Event:
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     try:
-        for name, value in record.items():
+        for name, value in sorted(record.items(), key=lambda item: item[0] in _LAST):
             if name != "kind":
-                values[name] = _typed(hints[name], value)
+                values[name] = _typed(hints[name], _again(name, value, values))
         return cls(**values)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         # the values were put in one by one: the first that is missing is the wrong one
-        wrong = [name for name in record if name not in (*values, "kind")][:1]
+        order = sorted(record, key=lambda name: name in _LAST)
+        wrong = [name for name in order if name not in (*values, "kind")][:1]
         raise BadInput(
             f"event {kind!r}",
             expected="the fields of " + cls.__name__ + ", each of its type",
@@ -216,16 +227,60 @@ def from_json(record: dict[str, Any]) -> Event:
         ) from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, digits: int) -> Any:
     if isinstance(value, Trial):
-        return [value.node, _short(value.p), _short(value.q), _short(value.u), value.accepted]
+        numbers = (_short(v, digits) for v in (value.p, value.q, value.u))
+        return [value.node, *numbers, value.accepted]
     if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    return _short(value) if isinstance(value, float) else value
+        return [_plain(v, digits) for v in value]
+    return _short(value, digits) if isinstance(value, float) else value
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")
+def _short(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def _once(name: str, value: Any, event: Any) -> Any:
+    """``value`` without what the event says already; see `to_json`."""
+    if name in _PER_NODE:
+        firsts = [value.index(row) for row in value]
+        return tuple(
+            row if first == i or not row else first
+            for i, (row, first) in enumerate(zip(value, firsts, strict=True))
+        )
+    if name == "considered" and len(event.confidence) == len(event.tokens):
+        kept = _kept_rows(value, event.tokens, event.parents, event.confidence)
+        return tuple(
+            row[3] if kept.get(row[3]) == row else row[:3] if row[3] == -1 else row for row in value
+        )
+    return value
+
+
+def _again(name: str, value: Any, known: dict[str, Any]) -> Any:
+    """What `_once` left out, put back. ``known``: the fields read so far."""
+    if name in _PER_NODE and isinstance(value, list):
+        return [value[row] if type(row) is int and 0 <= row < i else row
+                for i, row in enumerate(value)]  # fmt: skip
+    if name == "considered" and isinstance(value, list):
+        numbers = [row if type(row) is int else (*row, -1)[3] for row in value]
+        rows = [(0, 0, 0.0, number) for number in numbers]
+        kept = _kept_rows(rows, known["tokens"], known["parents"], known.get("confidence", ()))
+        return [
+            kept[row] if type(row) is int else [*row, -1] if len(row) == 3 else row for row in value
+        ]
+    return value
+
+
+def _kept_rows(
+    rows: Any, tokens: tuple[int, ...], parents: tuple[int, ...], confidence: tuple[float, ...]
+) -> dict[int, tuple[int, int, float, int]]:
+    """For each node among ``rows``, the candidate that the tree says it is."""
+    number = {row[3]: i for i, row in enumerate(rows)} | {-1: -1}
+    return {
+        node: (tokens[node], number[parents[node]], confidence[node], node)
+        for node in number
+        if 0 <= node < min(len(tokens), len(confidence)) and parents[node] in number
+    }
 
 
 def _typed(hint: Any, value: Any) -> Any:

@@ -250,6 +250,7 @@ def _token_ids(event: Event) -> Iterator[int]:
         case Drafted():
             yield from event.tokens
             yield from (i for top in event.q_top for i, _ in top)
+            yield from (candidate[0] for candidate in event.considered)
         case Scored():
             yield from (i for top in event.p_top for i, _ in top)
         case Verified():

@@ -1,6 +1,7 @@
 """Every event survives JSON, and what is not an event is refused by name."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,6 +84,45 @@ def test_defaults_are_left_out() -> None:
     assert to_json(Prefilled(round=0, tokens=1)) == {"kind": "prefilled", "round": 0, "tokens": 1}
 
 
+PRUNED = Drafted(
+    round=1,
+    tokens=(2, 7, 8, 9),
+    parents=(-1, 0, 0, 2),
+    deterministic=True,
+    limit=3,
+    q_top=((), TOP, TOP, ((4, 0.75),)),
+    confidence=(1.0, 0.5, 0.25, 0.125),
+    considered=(
+        (2, -1, 1.0, 0), (7, 0, 0.5, 1), (8, 0, 0.25, 2), (6, 1, 0.0625, -1),
+        (9, 2, 0.125, 3), (6, 3, 0.03125, -1),
+    ),
+)  # fmt: skip
+
+
+def test_what_an_event_says_twice_is_written_once() -> None:
+    written = to_json(PRUNED)
+    assert written["q_top"] == [[], [[3, 0.5], [1, 0.25]], 1, [[4, 0.75]]]
+    assert written["considered"] == [0, 1, 2, [6, 1, 0.0625], 3, [6, 3, 0.03125]]
+    assert through_json(PRUNED) == PRUNED
+    assert from_json(dict(reversed(written.items()))) == PRUNED  # in any order of the fields
+
+
+@pytest.mark.parametrize(
+    "change", [{"confidence": ()}, {"confidence": (1.0, 0.5, 0.5, 0.125)}, {"tokens": (2, 7, 7, 9)}]
+)
+def test_candidates_that_are_not_their_nodes_are_written_whole(change: dict[str, Any]) -> None:
+    event = replace(PRUNED, **change)
+    assert through_json(event) == event
+
+
+def test_what_is_looked_at_keeps_four_digits_and_what_is_judged_six() -> None:
+    event = through_json(replace(PRUNED, q=(None, 1 / 3, 1.0, 1.0), q_top=((), ((3, 1 / 3),))))
+    assert isinstance(event, Drafted)
+    assert (event.q[1], event.q_top[1]) == (0.333333, ((3, 0.3333),))
+    assert through_json(event) == event
+
+
+DRAFTED = to_json(PRUNED)
 VERIFIED = {"kind": "verified", "round": 1, "path": [0], "next_token": 3, "resampled": False}
 
 
@@ -102,6 +142,12 @@ VERIFIED = {"kind": "verified", "round": 1, "path": [0], "next_token": 3, "resam
         (VERIFIED | {"trials": [[1, 0.5, 0.5, 0.1]]}, "got trials"),
         (VERIFIED | {"trials": [[1, 0.5, 0.5, 0.1, "yes"]]}, "got trials"),
         (VERIFIED | {"residual_top": [[1]]}, "got residual_top"),
+        (DRAFTED | {"q_top": [[], 1]}, "got q_top: [[], 1]"),  # no earlier node
+        (DRAFTED | {"q_top": [[], -1]}, "got q_top: [[], -1]"),
+        (DRAFTED | {"considered": [0, 9]}, "got considered: [0, 9]"),
+        (DRAFTED | {"considered": [0, 3]}, "got considered: [0, 3]"),  # its parent is not there
+        (DRAFTED | {"considered": [0, [6, 1]]}, "got considered"),
+        (DRAFTED | {"considered": 7, "parents": "x"}, "got parents: 'x'"),
     ],
 )
 def test_what_is_no_event_is_refused_by_name(record: dict[str, Any], named: str) -> None:

@@ -17,9 +17,12 @@ from labkit import toy
 from labkit.config import DecodeConfig
 from labkit.decode import speculate
 from labkit.drafters.draft_model import DraftModel
+from labkit.drafters.eagle import Eagle
 from labkit.drafters.ngram import NGram
+from labkit.drafters.shapes import DynamicTree
 from labkit.errors import BadInput
 from labkit.events import Prefilled
+from labkit.heads.eagle import head_config, random_head
 from labkit.target import Target
 from labkit.trace import Trace
 
@@ -136,6 +139,44 @@ def test_a_full_trace_of_64_tokens_is_small() -> None:
     trace = Trace.record(events, token_text=lambda i: f" word{i}")
     assert len(trace.tokens) == 64
     assert len(trace.dumps().encode()) <= 300_000
+
+
+def test_a_full_trace_of_64_tokens_is_small_with_dynamic_trees() -> None:
+    """The worst there is: 64 rounds, since nothing that a random head says is accepted, each with
+    15 nodes and 68 candidates. Without sharing it would be 550 KB."""
+    model = toy.tiny("llama", vocab_size=49152, layers=8)
+    head = random_head(head_config(model, 3), model, seed=3)
+    drafter = Eagle(head, shape=DynamicTree(top_k=4, nodes=15))
+    target = Target(model, needs=head.config.needs)
+    events = run(
+        target, drafter, PROMPT, max_new_tokens=64, detail="full", temperature=1.0, draft_length=5
+    ).events
+    trace = Trace.record(events, token_text=lambda i: f" word{i}")
+    sizes = [len(r.drafted.tokens) - 1 for r in trace.rounds if r.drafted.limit == 5]
+    assert set(sizes) == {15}
+    assert {len(r.drafted.considered) for r in trace.rounds if r.drafted.limit == 5} == {69}
+    assert len(trace.dumps().encode()) <= 300_000
+    again = Trace.from_json(json.loads(trace.dumps()))
+    assert again.dumps() == trace.dumps()
+    for one, other in zip(trace.rounds, again.rounds, strict=True):
+        assert [c[:2] + c[3:] for c in one.drafted.considered] == [
+            c[:2] + c[3:] for c in other.drafted.considered
+        ]
+    named = {token for r in trace.rounds for token, *_ in r.drafted.considered}
+    assert named <= set(trace.vocabulary)
+
+
+def test_large_trees_share_what_eight_nodes_may_keep() -> None:
+    model = toy.tiny("llama", layers=8)
+    head = random_head(head_config(model, 3), model, seed=3)
+    target = Target(model, needs=head.config.needs)
+    for nodes, kept in ((7, 8), (15, 4), (63, 1)):
+        drafter = Eagle(head, shape=DynamicTree(top_k=8, nodes=nodes))
+        options: dict[str, Any] = {"max_new_tokens": 4, "draft_length": 2, "detail": "full"}
+        first = run(target, drafter, PROMPT, **options).rounds[0]
+        assert first.scored
+        assert {len(row) for row in first.scored.p_top} == {kept}
+        assert {len(row) for row in first.drafted.q_top[1:]} == {kept}
 
 
 def test_chrome_export_lays_phases_end_to_end() -> None:
