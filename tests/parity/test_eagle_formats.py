@@ -117,6 +117,54 @@ def test_logits_are_those_of_the_formulas(name: str, case: str, tmp_path: Path) 
     assert gap(head, spec, made) < CLOSE
 
 
+@torch.no_grad()
+def tree_of(head: EagleHead, pairs: list[tuple[int, int]]) -> Tensor:
+    """Logits [4, D] of a tree of two tokens and one child under each, drafted level by level."""
+    states = [streams(head.config.target_hidden_size)[name][:-1] for name in head.config.needs]
+    n, kv = len(TOKENS) - 1, head.cache()
+    step = head(
+        torch.tensor([TOKENS[1:]]), head.fuse(states)[None],
+        positions=torch.arange(n)[None], kv=kv, mask=torch.ones(n, n, dtype=torch.bool).tril(),
+    )  # fmt: skip
+    state, rows = step.recycled[:, -1:].expand(1, 2, -1), []
+    for depth in range(2):
+        own = torch.eye(2, dtype=torch.bool)  # a node sees the prefix, its ancestor and itself
+        mask = torch.cat([torch.ones(2, n, dtype=torch.bool)] + [own] * (depth + 1), -1)
+        step = head(
+            torch.tensor([[path[depth] for path in pairs]]), state,
+            positions=torch.full((1, 2), n + depth), kv=kv, mask=mask,
+        )  # fmt: skip
+        state = step.recycled
+        rows.append(head.logits(step.normed)[0])
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_tree_is_its_paths(name: str, tmp_path: Path) -> None:
+    spec = SPECS["plain"]
+    made = ref.weights(spec)
+    head = load(ref.save(tmp_path / "head", *ref.in_format(name, spec, made)), spec)
+    pairs = [(7, 30), (41, 2)]
+    model = target(ref.H)
+    embed, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    states = [list(streams()[f"h{k}"]) for k in spec.bounds]
+    right = []
+    for path in pairs:
+        draft = Draft(spec, made, embed, output)
+        for t in range(1, len(TOKENS)):
+            given = draft.fuse([depth[t - 1] for depth in states])
+            state, _ = draft.step(TOKENS[t], given, t - 1)
+        rows = []
+        for depth, token in enumerate(path):
+            state, logits = draft.step(token, state, len(TOKENS) - 1 + depth)
+            rows.append(logits)
+        right.append(rows)
+    ours = tree_of(head, pairs)
+    for depth in range(2):
+        for branch in range(2):
+            assert (ours[2 * depth + branch] - right[branch][depth]).abs().max() < CLOSE
+
+
 SWITCHES = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
