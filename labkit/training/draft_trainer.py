@@ -124,6 +124,10 @@ class DraftTrainer:
         """Passes over the training rows, with the fraction."""
         return self.at.epoch + self.at.batch / len(self._batches)
 
+    def facts(self) -> dict[str, Any]:
+        """What provenance says of this trainer alone."""
+        return {}
+
     def step(self, share_done: float) -> None:
         """One update. ``share_done`` from 0 to 1 sets the learning rate on its cosine."""
         at, recipe = self.at, self.recipe

@@ -202,6 +202,12 @@ class EagleTrainer:
         """Passes over the training rows, with the fraction."""
         return self.at.epoch + self.at.batch / len(self._batches)
 
+    def facts(self) -> dict[str, Any]:
+        """What provenance says of this trainer alone."""
+        vocabulary = {"size": len(self.vocab_ids), "coverage": round(self.coverage, 4)}
+        parameters = sum(p.numel() for p in self.trained.values())
+        return {"draft_vocabulary": vocabulary, "trained_parameters": parameters}
+
     def step(self, share_done: float) -> None:
         """One update. ``share_done`` from 0 to 1 sets the learning rate on its course."""
         at, recipe = self.at, self.recipe

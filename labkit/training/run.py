@@ -46,6 +46,8 @@ class Trainer(Protocol):
 
     def epochs(self) -> float: ...
 
+    def facts(self) -> dict[str, Any]: ...
+
     def save(self, path: Path, *, origin: dict[str, Any]) -> None: ...
 
     def load(self, path: Path, *, origin: dict[str, Any]) -> None: ...
@@ -250,6 +252,7 @@ def _provenance(trainer: Trainer, plan: Plan, acceptance: Acceptance) -> dict[st
         "epochs": round(trainer.epochs(), 3),
         "minutes": round(trainer.at.seconds / 60, 2),
         "training_loss": round(trainer.at.loss, 4),
+        **trainer.facts(),
         "held_out": asdict(acceptance),
         "curve": list(trainer.at.curve),
         "weights_sha256": hashlib.sha256((plan.out / TENSORS).read_bytes()).hexdigest(),

@@ -1,0 +1,532 @@
+"""Training heads: the loss by its definition, resumption to the bit, what is saved and refused."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from labkit.config import DecodeConfig
+from labkit.decode import speculate
+from labkit.drafters.eagle import Eagle
+from labkit.drafters.shapes import Chain
+from labkit.errors import BadInput
+from labkit.heads.checkpoints import load_head
+from labkit.heads.draft_checkpoint import target_fingerprint
+from labkit.metrics import acceptance
+from labkit.target import Target
+from labkit.toy import tiny
+from labkit.trace import Trace
+from labkit.training.data import read_rows
+from labkit.training.eagle import KINDS, convert, recipe_of, recipe_with, train_eagle
+from labkit.training.eagle_trainer import EagleTrainer
+from labkit.training.features import cache_features
+from labkit.training.parallel import announced
+from labkit.training.run import PROVENANCE, RESUME
+
+NEEDS = ("h2", "h4", "h5", "final")
+SMALL = {
+    "draft_vocab_size": 48,
+    "batch_tokens": 96,
+    "learning_rate": 1e-2,
+    "held_out": 0.2,
+    "draft_length": 4,
+    "noise": 0.0,
+    "seconds_between_checkpoints": 1e9,
+}
+
+
+def a_target(**changes: Any) -> Any:
+    model = tiny("llama", **({"layers": 8, "vocab_size": 64} | changes))
+    model.lm_head.weight.mul_(4)  # as sure of its next token as trained models are
+    return model
+
+
+@pytest.fixture(scope="session")
+def target():
+    return a_target()
+
+
+@pytest.fixture(scope="session")
+def data(target, tmp_path_factory):
+    """Thirty prompts and the target's own greedy replies."""
+    path = tmp_path_factory.mktemp("data") / "text.jsonl"
+    generator = torch.Generator().manual_seed(3)
+    prompts = torch.randint(64, (30, 4), generator=generator)
+    ids = prompts
+    with torch.inference_mode():
+        for _ in range(20):
+            following = target(input_ids=ids, use_cache=False).logits[:, -1].argmax(-1)
+            ids = torch.cat((ids, following[:, None]), 1)
+    with path.open("w") as file:
+        for index, row in enumerate(ids.tolist()):
+            end = 24 - index % 5
+            file.write(json.dumps({"p": row[:4], "r": row[4:end]}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def states(target, data, tmp_path_factory):
+    """A folder with the target's states for that text."""
+    folder = tmp_path_factory.mktemp("states") / "f"
+    cache_features(target, rows_of(data), needs=NEEDS, folder=folder)
+    return folder
+
+
+def rows_of(path):
+    return read_rows(path, vocab_size=64)
+
+
+def a_trainer(target, data, states, kind, **changes):
+    rows = rows_of(data)
+    return EagleTrainer(
+        target,
+        rows,
+        cache_features(target, rows, needs=NEEDS, folder=states),
+        recipe=recipe_with(kind, **SMALL | changes),
+        seed=0,
+        keep=lambda head, folder: None,
+    )
+
+
+# --- the loss, position by position ---
+
+
+def law_of(target, final, ids):
+    logits = final @ target.get_output_embeddings().weight.T
+    return logits[ids].softmax(-1), int(logits.argmax())
+
+
+def slow_loss(trainer, target, row, features):
+    """EAGLE-3 by its definition: a drafter at each position, one step after the other."""
+    head, recipe = trainer.head, trainer.recipe
+    text = row.prompt + row.reply
+    states = [features.states(row, name).float() for name in head.config.needs]
+    final = features.states(row, "final").float()
+    terms: list[list[Any]] = [[] for _ in range(recipe.depth)]
+    for pair in range(len(row.prompt) - 2, len(text) - 2):
+        kv = head.cache()
+        ids = torch.tensor([text[1 : pair + 2]])
+        made = head(
+            ids,
+            head.fuse([f[: pair + 1] for f in states])[None],
+            positions=torch.arange(pair + 1)[None],
+            kv=kv,
+            mask=torch.ones(pair + 1, pair + 1, dtype=torch.bool).tril(),
+        )
+        recycled, normed = made.recycled[:, -1:], made.normed[:, -1:]
+        for step in range(recipe.depth):
+            at = pair + 1 + step  # the guess is the token after text[at]
+            if at + 1 >= len(text):
+                break
+            law, best = law_of(target, final[at], trainer.vocab_ids)
+            if best in trainer.vocab_ids.tolist():
+                log_q = head.logits(normed)[0, 0].log_softmax(-1)
+                terms[step].append(-(law * log_q).sum())
+            if at + 2 < len(text):
+                where = torch.tensor([[at]])
+                token = torch.tensor([[text[at + 1]]])
+                made = head(token, recycled, positions=where, kv=kv, mask=None)
+                recycled, normed = made.recycled, made.normed
+    return sum(0.8**s * sum(t) / max(1, len(t)) for s, t in enumerate(terms))
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "eagle31"])
+def test_the_loss_is_that_of_a_drafter_at_every_position(target, data, states, kind):
+    trainer = a_trainer(target, data, states, kind, draft_vocab_size=5)
+    features = cache_features(target, rows_of(data), needs=NEEDS, folder=states)
+    said = [t in trainer.vocab_ids.tolist() for row in trainer.rows.train for t in row.reply]
+    assert 0 < sum(said) < len(said)  # some positions count, some do not
+    for row in trainer.rows.train[:4]:
+        batch = features.batch([row], needs=NEEDS, device="cpu")
+        with torch.no_grad():
+            fast, slow = trainer.loss(batch), slow_loss(trainer, target, row, features)
+        torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
+        # control: the weight of a step matters
+        trainer.recipe = replace(trainer.recipe, depth_decay=0.7)
+        with torch.no_grad():
+            assert abs(float(trainer.loss(batch) - slow)) > 1e-3
+        trainer.recipe = replace(trainer.recipe, depth_decay=0.8)
+
+
+def test_padding_and_prompts_do_not_count(target, data, states):
+    trainer = a_trainer(target, data, states, "eagle3")
+    features = cache_features(target, rows_of(data), needs=NEEDS, folder=states)
+    short, long = sorted(trainer.rows.train, key=len)[:: len(trainer.rows.train) - 1]
+    assert len(short) < len(long)
+
+    def loss(*rows):
+        return float(trainer.loss(features.batch(rows, needs=NEEDS, device="cpu")))
+
+    with torch.no_grad():
+        together, apart = loss(short, long), (loss(short), loss(long))
+        assert min(apart) < together < max(apart)
+        batch = features.batch([long], needs=NEEDS, device="cpu")
+        before = float(trainer.loss(batch))
+        batch.states["final"][:, : len(long.prompt) - 1] = 7.0  # what the prompt predicted
+        assert float(trainer.loss(batch)) == before
+
+
+def test_the_loss_of_eagle_1(target, data, states):
+    trainer = a_trainer(target, data, states, "eagle1")
+    features = cache_features(target, rows_of(data), needs=NEEDS, folder=states)
+    row = trainer.rows.train[0]
+    text, final = row.prompt + row.reply, features.states(row, "final").float()
+    near, unlike = [], []
+    with torch.no_grad():
+        for pair in range(len(row.prompt) - 2, len(text) - 2):
+            made = trainer.head(
+                torch.tensor([text[1 : pair + 2]]),
+                final[None, : pair + 1],
+                positions=torch.arange(pair + 1)[None],
+                kv=trainer.head.cache(),
+                mask=torch.ones(pair + 1, pair + 1, dtype=torch.bool).tril(),
+            ).normed[0, -1]
+            error = (made - final[pair + 1]).abs()
+            near.append(torch.where(error < 1, error**2 / 2, error - 0.5).mean())
+            law, best = law_of(target, final[pair + 1], trainer.vocab_ids)
+            if best in trainer.vocab_ids.tolist():
+                log_q = trainer.head.logits(made)[trainer.vocab_ids].log_softmax(-1)
+                unlike.append(-(law * log_q).sum())
+        slow = sum(near) / len(near) + 0.1 * sum(unlike) / len(unlike)
+        fast = trainer.loss(features.batch([row], needs=NEEDS, device="cpu"))
+    torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
+
+
+def test_noise_is_uniform_and_follows_from_seed_and_step(target, data, states):
+    trainer = a_trainer(target, data, states, "eagle1", noise=0.2)
+    drawn = trainer._noise(torch.Size((4, 128, 32)))
+    assert torch.equal(drawn, trainer._noise(torch.Size((4, 128, 32))))
+    assert drawn.abs().max() <= 0.1 * 512 / 128
+    assert drawn.std().item() == pytest.approx(0.2 * 4 / 12**0.5, rel=0.02)
+    trainer.at = replace(trainer.at, step=1)
+    assert not torch.equal(drawn, trainer._noise(torch.Size((4, 128, 32))))
+
+
+# --- training ---
+
+
+def train(target, data, states, out, kind, **options):
+    changes = {key: options.pop(key) for key in list(options) if key in recipe_of(kind).__dict__}
+    recipe = recipe_with(kind, **SMALL | changes)
+    return train_eagle(target, kind, data=data, out=out, features=states, recipe=recipe, **options)
+
+
+def live_acceptance(target, head, rows, *, draft_length):
+    """Of real decodes: greedy chains over the rows' prompts."""
+    traces = []
+    for row in rows:
+        drafter = Eagle(head, shape=Chain())
+        config = DecodeConfig(
+            max_new_tokens=len(row.reply), temperature=0.0, draft_length=draft_length
+        )
+        events = speculate(Target(target, needs=drafter.needs), drafter, row.prompt, config=config)
+        traces.append(Trace.record(events))
+        assert traces[-1].tokens == row.reply
+    return acceptance(*traces).mean_accepted_length
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(target, data, states, kind):
+    """J4: what training reports is what decoding gets; equal but for states in half precision."""
+    trainer = a_trainer(target, data, states, kind, draft_vocab_size=64)
+    before = trainer.measure()
+    few = trainer.rows.train[:4]
+    trainer.rows = replace(trainer.rows, train=few, held_out=few)
+    trainer._batches = trainer._epoch(0)
+    for step in range(150):
+        trainer.step(step / 150)
+    after = trainer.measure()
+    assert before.mean_accepted_length < 2.0
+    assert after.first > 0.9, after
+    assert after.mean_accepted_length > 3.5, after
+    live = live_acceptance(target, trainer.head.eval(), few, draft_length=4)
+    assert live == pytest.approx(after.mean_accepted_length, rel=0.02)
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_after(steps):
+    calls = [0]
+
+    def progress(what, done, total):
+        calls[0] += what.startswith("training")
+        if calls[0] == steps:
+            raise Killed
+
+    return progress
+
+
+def fake_clock():
+    now = [0.0]
+
+    def clock():
+        now[0] += 1.0
+        return now[0]
+
+    return clock
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupted_training_ends_with_the_same_bits(target, data, states, tmp_path, kind):
+    whole = train(target, data, states, tmp_path / "a", kind, steps=12, noise=0.2)
+    options = {"steps": 12, "noise": 0.2, "seconds_between_checkpoints": 7.0}
+    for killed_at in (5, 4):
+        with pytest.raises(Killed):
+            train(target, data, states, tmp_path / "b", kind, **options,
+                  progress=killed_after(killed_at), clock=fake_clock())  # fmt: skip
+        assert (tmp_path / "b" / RESUME).exists()
+    resumed = train(target, data, states, tmp_path / "b", kind, **options, clock=fake_clock())
+    assert (resumed.steps, resumed.tokens, resumed.loss) == (12, whole.tokens, whole.loss)
+    curve = json.loads((tmp_path / "b" / PROVENANCE).read_text())["curve"]
+    assert [p["step"] for p in curve] == sorted({p["step"] for p in curve})
+    if curve[-1]["step"] == 12:  # the last weights were the best, in both runs
+        ours, theirs = (load_file(tmp_path / n / "model.safetensors") for n in "ab")
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not (tmp_path / "b" / RESUME).exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_save_and_load_leave_no_trace_in_the_weights(target, data, states, tmp_path, kind):
+    def trainer():
+        return a_trainer(target, data, states, kind, noise=0.2)
+
+    straight, first, second = trainer(), trainer(), trainer()
+    for step in range(10):
+        straight.step(step / 10)
+    for step in range(4):
+        first.step(step / 10)
+    first.save(tmp_path / "s", origin={"seed": 0})
+    second.load(tmp_path / "s", origin={"seed": 0})
+    for step in range(4, 10):
+        second.step(step / 10)
+    assert second.at == straight.at
+    for name, parameter in straight.trained.items():
+        assert torch.equal(parameter, second.trained[name]), name
+    # control: without the moments of the optimiser the weights differ
+    without = trainer()
+    without.load(tmp_path / "s", origin={"seed": 0})
+    without._optimiser.state.clear()
+    for step in range(4, 10):
+        without.step(step / 10)
+    assert not torch.equal(without.trained["fc.weight"], straight.trained["fc.weight"])
+    with pytest.raises(BadInput, match="seed 0 as before"):
+        trainer().load(tmp_path / "s", origin={"seed": 1})
+
+
+# --- the draft vocabulary and the files ---
+
+
+def test_the_draft_vocabulary_is_the_commonest_reply_tokens(target, data, states, tmp_path):
+    trainer = a_trainer(target, data, states, "eagle3", draft_vocab_size=5)
+    replies = [t for row in trainer.rows.train for t in row.reply]
+    counts = sorted(({t: replies.count(t) for t in set(replies)}).items(), key=lambda c: (-c[1], c))
+    commonest = sorted(t for t, _ in counts[:5])
+    assert trainer.vocab_ids.tolist() == commonest
+    share = sum(t in commonest for t in replies) / len(replies)
+    assert 0.05 < share < 0.95
+    assert trainer.coverage == pytest.approx(share)
+    train(target, data, states, tmp_path / "h", "eagle3", draft_vocab_size=5, steps=1)
+    tensors = load_file(tmp_path / "h" / "model.safetensors")
+    assert (tensors["d2t"] + torch.arange(5)).tolist() == commonest
+    assert tensors["t2d"].nonzero().flatten().tolist() == commonest
+    told = json.loads((tmp_path / "h" / PROVENANCE).read_text())
+    assert told["draft_vocabulary"] == {"size": 5, "coverage": pytest.approx(share, abs=1e-4)}
+
+
+def test_a_saved_head_is_whole_and_small_and_knows_its_target(target, data, states, tmp_path):
+    for kind in KINDS:
+        out = tmp_path / kind
+        train(target, data, states, out, kind, steps=3)
+        assert sorted(p.name for p in out.iterdir()) == [
+            "config.json", "model.safetensors", PROVENANCE,
+        ]  # fmt: skip
+        tensors = load_file(out / "model.safetensors")
+        floats = {k: t for k, t in tensors.items() if t.is_floating_point()}
+        assert all(t.dtype == torch.bfloat16 for t in floats.values())
+        assert not {"embed_tokens.weight", "lm_head.weight"} & tensors.keys()
+        config = json.loads((out / "config.json").read_text())
+        assert config["labkit"]["target_fingerprint"] == target_fingerprint(target)
+        assert (config.get("fc_norm"), config.get("norm_output")) == (
+            (True, True) if kind == "eagle31" else (None, None)
+        )
+        with pytest.raises(BadInput, match="fingerprint"):
+            load_head(out, target_model=a_target(seed=9), dtype=torch.float32, device="cpu")
+    section = json.loads((tmp_path / "eagle3" / "config.json").read_text())
+    assert section["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
+    assert "midlayer.self_attn.q_proj.weight" in load_file(tmp_path / "eagle3/model.safetensors")
+
+
+def test_an_output_layer_of_its_own_is_trained_and_stored(target, data, states, tmp_path):
+    train(target, data, states, tmp_path / "h", "eagle3", steps=20, train_output=True)
+    stored = load_file(tmp_path / "h" / "model.safetensors")["lm_head.weight"]
+    trainer = a_trainer(target, data, states, "eagle3")
+    theirs = target.get_output_embeddings().weight[trainer.vocab_ids]
+    assert stored.shape == theirs.shape
+    assert not torch.equal(stored, theirs.bfloat16())
+    trainer.step(0.5)
+    assert torch.equal(trainer.head.lm_head.weight, theirs)  # frozen otherwise
+
+
+def test_provenance_repeats_the_run(target, data, states, tmp_path):
+    train(target, data, states, tmp_path / "h", "eagle31", steps=4, seed=7)
+    told = json.loads((tmp_path / "h" / PROVENANCE).read_text())
+    assert told["command"] == (
+        "labkit train eagle31 --data text.jsonl --steps 4 --seed 7 --out DIR"
+    )
+    assert told["data"]["sha256"] == hashlib.sha256(data.read_bytes()).hexdigest()
+    assert told["recipe"]["norm_output"] is True
+    assert told["weights_sha256"] == (
+        hashlib.sha256((tmp_path / "h" / "model.safetensors").read_bytes()).hexdigest()
+    )
+    assert len(told["curve"][-1]["by_depth"]) == SMALL["draft_length"]
+    assert str(tmp_path) not in json.dumps(told)
+
+
+# --- several processes ---
+
+TOGETHER = """
+    import sys, torch
+    from pathlib import Path
+    sys.path[:0] = [{here!r}]
+    import test_training_eagle as t
+    from labkit.training.data import read_rows
+    from labkit.training.eagle import recipe_with, train_eagle
+    from labkit.training.parallel import announced
+
+    data, states, out = map(Path, sys.argv[1:])
+    recipe = recipe_with("eagle3", **t.SMALL)
+    train_eagle(t.a_target(), "eagle3", data=data, out=out, features=states, recipe=recipe, steps=3)
+"""
+
+
+def test_two_processes_train_one_head(target, data, states, tmp_path):
+    """Both add the mean of two gradients, so they end as one process that takes both batches."""
+    script = tmp_path / "together.py"
+    script.write_text(textwrap.dedent(TOGETHER).format(here=os.path.dirname(__file__)))
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29811"}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(data), str(states), str(tmp_path / "out")],
+            env=os.environ | world | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
+
+    alone = a_trainer(target, data, states, "eagle3")
+    features = cache_features(target, rows_of(data), needs=NEEDS, folder=states)
+    even = len(alone._batches) - len(alone._batches) % 2
+    assert even >= 6
+    batches = list(alone._batches)
+    plain = alone.loss
+
+    def both(batch):
+        step = alone.at.step
+        pair = [features.batch(b, needs=NEEDS, device="cpu") for b in batches[2 * step :][:2]]
+        return sum(plain(b) for b in pair) / 2
+
+    alone.loss = both
+    for step in range(3):
+        alone.step(step / 3)
+    found = load_file(tmp_path / "out" / "model.safetensors")["midlayer.mlp.up_proj.weight"]
+    mine = alone.head.layers[0].mlp.up_proj.weight.detach()
+    torch.testing.assert_close(found, mine.bfloat16(), rtol=1e-2, atol=1e-4)
+    other = a_trainer(target, data, states, "eagle3")  # control: one batch per step
+    for step in range(3):
+        other.step(step / 3)
+    apart = (other.head.layers[0].mlp.up_proj.weight.detach() - mine).abs().mean()
+    assert apart > 10 * (found.float() - mine).abs().mean()
+
+
+def test_a_process_is_told_who_it_is_by_the_launcher():
+    told = announced({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"})
+    assert (told.rank, told.size, told.local, told.first) == (3, 4, 1, False)
+    assert announced({}).first
+
+
+# --- conversion, refusals ---
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "mistral"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_convert_adds_a_head_to_any_target(family, kind):
+    model = tiny(family, layers=8)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    head = convert(model, kind, vocab_ids=range(0, 64, 2))
+    drafter = Eagle(head, shape=Chain())
+    config = DecodeConfig(max_new_tokens=12, temperature=0.0)
+    prompt = (5, 9, 2, 7)
+    events = speculate(Target(model, needs=drafter.needs), drafter, prompt, config=config)
+    trace = Trace.record(events)
+    assert acceptance(trace).drafted > 0
+    ids = torch.tensor([prompt])
+    with torch.inference_mode():
+        for _ in range(12):
+            following = model(input_ids=ids, use_cache=False).logits[:, -1].argmax(-1)
+            ids = torch.cat((ids, following[None]), 1)
+    assert list(trace.tokens) == ids[0, 4:].tolist()
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert head.embed_tokens.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+
+
+def test_convert_refuses_what_cannot_be():
+    model = a_target()
+    with pytest.raises(BadInput, match="eagle1, eagle3, eagle31"):
+        convert(model, "eagle4")
+    for wrong in ([3, 2], [1, 1], [-1, 2], [5, 64], []):
+        with pytest.raises(BadInput, match="ascending target ids"):
+            convert(model, "eagle3", vocab_ids=wrong)
+    with pytest.raises(BadInput, match="4 layers"):
+        convert(a_target(layers=4), "eagle3")
+    assert convert(a_target(layers=4), "eagle3", boundaries=(1, 2, 3)).config.boundaries == (
+        1,
+        2,
+        3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"depth": 0}, "depth"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"draft_vocab_size": 0}, "draft_vocab_size"),
+        ({"draft_vocab_size": 65}, "draft_vocab_size"),
+        ({"warmup": 0.0}, "warmup"),
+        ({"held_out": 1.0}, "held_out"),
+        ({"version": 2}, "version"),
+    ],
+)
+def test_impossible_settings_are_refused_before_anything_is_written(
+    target, data, tmp_path, changes, named
+):
+    recipe = replace(recipe_of("eagle3"), **SMALL | changes)
+    with pytest.raises(BadInput, match=named):
+        train_eagle(target, "eagle3", data=data, out=tmp_path / "o", features=tmp_path / "f",
+                    recipe=recipe, steps=1)  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_few_rows_and_other_runs_are_refused(target, data, states, tmp_path):
+    few = tmp_path / "few.jsonl"
+    few.write_text(json.dumps({"p": [1, 2], "r": [3, 4, 5]}) + "\n")
+    with pytest.raises(BadInput, match="enough rows"):
+        train(target, few, tmp_path / "f", tmp_path / "o", "eagle3", steps=1)
+    assert not (tmp_path / "o").exists()
+    with pytest.raises(Killed):
+        train(target, data, states, tmp_path / "o", "eagle3", steps=9, progress=killed_after(2))
+    for changes in ({"seed": 1}, {"learning_rate": 1e-3}):
+        with pytest.raises(BadInput, match="as before"):
+            train(target, data, states, tmp_path / "o", "eagle3", steps=9, **changes)
+    with pytest.raises(BadInput, match="as before"):
+        train(target, data, states, tmp_path / "o", "eagle31", steps=9)
