@@ -5,6 +5,8 @@ Importing this package loads neither torch nor plotly nor the widget packages.
 
     ribbon(trace)      the tokens, and what became of each drafted one
     kv_slots(trace)    the target's KV table, and its rollback
+    draft_tree(trace, round=n)      one draft: kept, pruned, accepted
+    attention_mask(trace, round=n)  what each of its nodes may look at
     timeline(trace)    where the time went, beside plain decoding
     still(trace)       all of it at one step
     Stepper(trace)     all of it, step by step
@@ -17,12 +19,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.viz.picture import Picture
     from labkit.viz.stepper import Stepper
-    from labkit.viz.views import kv_slots, ribbon, still, timeline
+    from labkit.viz.views import attention_mask, draft_tree, kv_slots, ribbon, still, timeline
 
-__all__ = ["Picture", "Stepper", "charts", "kv_slots", "ribbon", "still", "timeline"]
+__all__ = [
+    "Picture",
+    "Stepper",
+    "attention_mask",
+    "charts",
+    "draft_tree",
+    "kv_slots",
+    "ribbon",
+    "still",
+    "timeline",
+]
 
 _HOMES = {
     "Picture": "picture",
+    "attention_mask": "views",
+    "draft_tree": "views",
     "kv_slots": "views",
     "ribbon": "views",
     "still": "views",

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from labkit.viz.panels import inspector, totals
 from labkit.viz.panels.inspector import inspector_scene
+from labkit.viz.panels.mask import mask_scene
 from labkit.viz.panels.ribbon import Ribbon
 from labkit.viz.panels.slots import PITCH, slots_scene
 from labkit.viz.panels.timeline import timeline_scene
 from labkit.viz.panels.totals import totals_scene
+from labkit.viz.panels.tree import tree_scene
 from labkit.viz.states import State, Story
 from labkit.viz.svg import Piece, Scene, line, text
 
@@ -60,16 +62,21 @@ class Board:
         return Scene(self.width, self.height, tuple(pieces))
 
 
-def board(story: Story, *, width: int = 960, ar_seconds: float | None = None) -> Board:
+def board(
+    story: Story, *, width: int = 960, ar_seconds: float | None = None, tree: bool | None = None
+) -> Board:
     """Lay the panels out for a page of ``width`` pixels.
 
     Args:
         ar_seconds: seconds per token of plain decoding, for the timeline.
+        tree: show the draft as a tree, and its attention mask; None: when a draft branches.
     """
     margin = 8 if width < 480 else 16
     panels: list[Panel] = []
     y = margin
-    for row in _rows(story, width - 2 * margin, ar_seconds):
+    rows = _rows(story, width - 2 * margin, ar_seconds)
+    shown = has_tree(story) if tree is None else tree and story.longest_tree > 0
+    for row in _with_tree(story, rows, width - 2 * margin) if shown else rows:
         x, heights = margin, []
         for name, across, draw in row:
             height = draw(story.states[0]).height + (_HEAD if name else 0)
@@ -78,6 +85,12 @@ def board(story: Story, *, width: int = 960, ar_seconds: float | None = None) ->
             x += across + _GAP
         y += max(heights) + _GAP
     return Board(width, y - _GAP + margin, tuple(panels))
+
+
+def has_tree(story: Story) -> bool:
+    """Does any draft of the run branch, or was any candidate pruned?"""
+    branching = any(not tree.is_chain for tree in story.trees)
+    return branching or any(len(r.drafted.considered) > 1 for r in story.rounds)
 
 
 _Cell = tuple[str, int, Draw]
@@ -96,7 +109,7 @@ def _rows(story: Story, inner: int, ar_seconds: float | None) -> list[list[_Cell
         return (
             "KV slots of the target",
             width // PITCH * PITCH,
-            lambda s: slots_scene(story, s, width=width, max_rows=rows),
+            _slots(story, width, rows),
         )
 
     name = "Accept tests" if story.longest_tree else "Next token"
@@ -112,3 +125,20 @@ def _rows(story: Story, inner: int, ar_seconds: float | None) -> list[list[_Cell
         return [[text_cell()], [tests, so_far], [slots_cell(inner, 4)], [time]]
     single = [tests] if has_tests else []
     return [[text_cell()], *([cell] for cell in single), [slots_cell(inner, 5)], [time], [so_far]]
+
+
+def _with_tree(story: Story, rows: list[list[_Cell]], inner: int) -> list[list[_Cell]]:
+    """The tree below the text, and its mask beside the accept tests or in a row of its own."""
+    tree = ("Draft tree", inner, lambda s: tree_scene(story, s, width=inner))
+    across = inner - inspector.WIDTH - _GAP
+    ribbon, tests, *rest = rows
+    if across >= 5 * PITCH:  # beside the tests; the slots, which stood there, get a whole row
+        slots = ("KV slots of the target", inner // PITCH * PITCH, _slots(story, inner, 4))
+        mask = ("Attention mask", across, lambda s: mask_scene(story, s, width=across))
+        return [ribbon, [tree], [tests[0], mask], [slots], *rest]
+    mask = ("Attention mask", inner, lambda s: mask_scene(story, s, width=inner))
+    return [ribbon, [tree], tests, [mask], *rest]
+
+
+def _slots(story: Story, width: int, rows: int) -> Draw:
+    return lambda s: slots_scene(story, s, width=width, max_rows=rows)

@@ -35,7 +35,8 @@ def pack(story: Story, boards: Iterable[Board], *, title: str, label: str) -> st
     Keys: title, of the pictures; label, the heading above them; parts; panels (frames, at), each
     once, though boards may share it; boards, one for each page width: width, head (the SVG's
     opening), panels ([number, x, y] each); sentences, one for each state, as XML text; rounds,
-    the sentence of each round by the index of its last state.
+    the sentence of each round by the index of its last state; trees, whether nodes can be pointed
+    at.
     """
     parts: dict[str, int] = {}
     panels: list[dict[str, Any]] = []
@@ -57,6 +58,7 @@ def pack(story: Story, boards: Iterable[Board], *, title: str, label: str) -> st
         "boards": packed,
         "sentences": [escape(state_sentence(story, state)) for state in story.states],
         "rounds": {str(end): _end_sentence(story, end) for end in story.round_ends},
+        "trees": any('data-node="' in part for part in parts),
     }
     plain = json.dumps(film, ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(plain.encode(), 9)).decode()

@@ -60,6 +60,8 @@ def round_sentence(story: Story, at: int) -> str:
     state = story.last_of_round(at + 1)
     statuses = node_statuses(round_, state)[1:]
     parts = [f"{len(statuses)} drafted"] if statuses else ["nothing drafted"]
+    cut = _pruned(round_)
+    parts += [f"{counted(cut, 'candidate')} pruned"] if cut else []
     order: tuple[Status, ...] = ("accepted", "rejected", "dropped", "pending")
     for status in order:
         count = statuses.count(status)
@@ -68,6 +70,40 @@ def round_sentence(story: Story, at: int) -> str:
     parts += _own(story, round_)
     kv = f"; KV {_slots(round_)} slots" if round_.scored else ""
     return f"{_place(story, state)}: {', '.join(parts)}{kv}.{_cut_short(story, state)}"
+
+
+def tree_sentence(story: Story, at: int) -> str:
+    """A whole draft: "Round 3 of 9: 9 nodes drafted, 14 candidates pruned, path 'a' → 'b'
+    accepted, ...; the target adds ★ 'c'."."""
+    round_, tree = story.rounds[at], story.trees[at]
+    state = story.last_of_round(at + 1)
+    statuses = node_statuses(round_, state)
+    parts = [f"{counted(len(tree) - 1, 'node')} drafted, {tree.depth} deep"]
+    cut = _pruned(round_)
+    parts += [f"{counted(cut, 'candidate')} pruned"] if cut else []
+    kept = [node for node, status in enumerate(statuses) if status == "accepted"]
+    words = " → ".join(quoted(story.trace, tree.tokens[node]) for node in kept)
+    if round_.verified:
+        parts.append(f"path {words} accepted" if kept else "no node accepted")
+    rejected = statuses.count("rejected")
+    parts += [f"{rejected} rejected"] if rejected else []
+    own = own_token(round_)
+    added = f"; the target adds {' '.join(_own(story, round_))}" if own else ""
+    return f"{_place(story, state)}: {', '.join(parts)}{added}.{_stopped(round_)}"
+
+
+def mask_sentence(story: Story, at: int) -> str:
+    """Who sees whom in the target's one forward over a draft."""
+    round_, tree = story.rounds[at], story.trees[at]
+    state = story.last_of_round(at + 1)
+    if not round_.scored:
+        return f"{_place(story, state)}: the target has not read the draft."
+    pairs = sum(map(sum, tree.mask))
+    return (
+        f"{_place(story, state)}, attention mask: {counted(len(tree), 'node')} in one forward; "
+        f"each sees the {counted(round_.scored.context, 'committed token')}, its ancestors and "
+        f"itself: {pairs} of {len(tree) ** 2} pairs of nodes."
+    )
 
 
 def run_sentence(story: Story) -> str:
@@ -157,12 +193,28 @@ def _start(story: Story) -> str:
 def _draft(story: Story, round_: Round) -> str:
     tokens = round_.drafted.tokens[1:]
     if not tokens:
-        return "nothing is drafted."
+        return "nothing is drafted." + _stopped(round_)
     names = ", ".join(quoted(story.trace, t) for t in tokens[:_LISTED])
     more = f" and {len(tokens) - _LISTED} more" if len(tokens) > _LISTED else ""
     tree = tree_of(round_)
     shape = "" if tree.is_chain else f" in a tree {tree.depth} deep"
-    return f"the drafter proposes {counted(len(tokens), 'token')}{shape}: {names}{more}."
+    cut = _pruned(round_)
+    pruned = f" {counted(cut, 'more candidate')} {'was' if cut == 1 else 'were'} pruned."
+    told = f"the drafter proposes {counted(len(tokens), 'token')}{shape}: {names}{more}."
+    return told + (pruned if cut else "") + _stopped(round_)
+
+
+def _pruned(round_: Round) -> int:
+    """Candidates that did not become nodes."""
+    return sum(node < 0 for _, _, _, node in round_.drafted.considered)
+
+
+def _stopped(round_: Round) -> str:
+    why = {
+        "confidence": " The draft stopped early: the head was not sure enough.",
+        "cost": " The draft was kept small: more nodes would have cost more than they bring.",
+    }
+    return why.get(round_.drafted.stopped, "")
 
 
 def _score(story: Story, round_: Round) -> str:

@@ -24,7 +24,8 @@ _NOTE = "Run this cell to make it interactive."
 
 
 class Stepper(anywidget.AnyWidget):
-    """Step through ``trace``: ribbon, accept tests, KV slots, time and totals side by side.
+    """Step through ``trace``: ribbon, accept tests, KV slots, time and totals side by side; where
+    drafts branch, the draft tree and its attention mask too.
 
     Args:
         trace: a recorded run, of any detail.
@@ -33,6 +34,7 @@ class Stepper(anywidget.AnyWidget):
         step: where to begin; negative numbers count from the end.
         grain: what ◀ and ▶ move by: every "phase" or every "round".
         title: heading of the box.
+        tree: show the draft as a tree, and its attention mask; None: when a draft branches.
 
     ``step`` and ``grain`` can be read and set at any time and follow the reader.
 
@@ -58,8 +60,9 @@ class Stepper(anywidget.AnyWidget):
         step: int = 0,
         grain: str = "phase",
         title: str | None = None,
+        tree: bool | None = None,
     ) -> None:
-        tale = Tale.of(trace, compare=compare, width=width, title=title)
+        tale = Tale.of(trace, compare=compare, width=width, title=title, tree=tree)
         self._tale = tale
         self.trace = trace
         super().__init__(film=tale.film(), step=tale.check_step(step), grain=check_grain(grain))

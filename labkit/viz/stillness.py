@@ -27,9 +27,10 @@ class StillStepper:
         step: int = 0,
         grain: str = "phase",
         title: str | None = None,
+        tree: bool | None = None,
         missing: str = "anywidget",
     ) -> None:
-        self._tale = Tale.of(trace, compare=compare, width=width, title=title)
+        self._tale = Tale.of(trace, compare=compare, width=width, title=title, tree=tree)
         self.trace = trace
         self.missing = missing
         self.grain = check_grain(grain)

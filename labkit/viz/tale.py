@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from labkit.errors import BadInput
 from labkit.trace import Trace
-from labkit.viz.board import WIDTHS, board
+from labkit.viz.board import WIDTHS, Board, board
 from labkit.viz.film import pack
 from labkit.viz.picture import Picture
 from labkit.viz.sentences import plain_seconds, state_sentence
@@ -23,20 +23,27 @@ TITLE = "Speculative decoding, step by step"
 @dataclass(frozen=True, slots=True)
 class Tale:
     """story; ar_seconds: pace of plain decoding or None; widths: page widths to draw for; title:
-    the heading."""
+    the heading; tree: see `labkit.viz.board.board`."""
 
     story: Story
     ar_seconds: float | None
     widths: tuple[int, ...]
     title: str
+    tree: bool | None = None
 
     @classmethod
     def of(
-        cls, trace: Trace, *, compare: Trace | float | None, width: int | None, title: str | None
+        cls,
+        trace: Trace,
+        *,
+        compare: Trace | float | None,
+        width: int | None,
+        title: str | None,
+        tree: bool | None = None,
     ) -> "Tale":
         """See `labkit.viz.Stepper`."""
         widths = WIDTHS if width is None else (width,)
-        return cls(Story.of(trace), plain_seconds(compare), widths, title or TITLE)
+        return cls(Story.of(trace), plain_seconds(compare), widths, title or TITLE, tree)
 
     def check_step(self, step: int) -> int:
         """``step``, or the one that a negative number counts from the end.
@@ -71,13 +78,16 @@ class Tale:
 
     def film(self) -> str:
         """Every step, drawn for every width."""
-        boards = [board(self.story, width=w, ar_seconds=self.ar_seconds) for w in self.widths]
+        boards = [self._board(width) for width in self.widths]
         return pack(self.story, boards, title=TITLE, label=self.title)
+
+    def _board(self, width: int) -> Board:
+        return board(self.story, width=width, ar_seconds=self.ar_seconds, tree=self.tree)
 
     def picture(self, step: int, *, note: str = "") -> Picture:
         """All panels at ``step``."""
         state = self.story.states[self.check_step(step)]
-        drawn = board(self.story, width=self.widths[0], ar_seconds=self.ar_seconds).scene(state)
+        drawn = self._board(self.widths[0]).scene(state)
         sentence = state_sentence(self.story, state)
         return Picture(drawn.svg(title=TITLE, description=sentence), sentence, note)
 

@@ -7,16 +7,20 @@ Invariants: pure functions of the trace; the same arguments give the same bytes.
 from labkit.errors import BadInput
 from labkit.trace import Trace
 from labkit.viz.panels.inspector import inspector_scene
+from labkit.viz.panels.mask import mask_scene
 from labkit.viz.panels.ribbon import Ribbon
 from labkit.viz.panels.slots import round_slots_scene, slots_scene
 from labkit.viz.panels.timeline import timeline_scene
+from labkit.viz.panels.tree import tree_scene
 from labkit.viz.picture import Picture
 from labkit.viz.sentences import (
+    mask_sentence,
     plain_seconds,
     round_sentence,
     run_sentence,
     slots_sentence,
     timing,
+    tree_sentence,
 )
 from labkit.viz.states import State, Story
 from labkit.viz.svg import Piece, Scene, stack, text
@@ -70,6 +74,31 @@ def kv_slots(trace: Trace, *, round: int | None = None, width: int = 960) -> Pic
     return _picture([("", scene)], width, title="KV slots of the target", sentence=sentence)
 
 
+def draft_tree(trace: Trace, *, round: int, width: int = 960) -> Picture:
+    """The draft of one round as a tree: kept and pruned candidates, the accepted path, and the
+    target's own token where it was drawn. A chain is a tree with one leaf.
+
+    Raises:
+        BadInput: there is no such round.
+    """
+    story = Story.of(trace)
+    scene = tree_scene(story, _moment(story, round), width=width - 2 * _MARGIN, at=round - 1)
+    sentence = tree_sentence(story, round - 1)
+    return _picture([("", scene)], width, title="Draft tree", sentence=sentence)
+
+
+def attention_mask(trace: Trace, *, round: int, width: int = 960) -> Picture:
+    """What each node of one round may look at while the target scores the draft.
+
+    Raises:
+        BadInput: there is no such round.
+    """
+    story = Story.of(trace)
+    scene = mask_scene(story, _moment(story, round), width=width - 2 * _MARGIN)
+    sentence = mask_sentence(story, round - 1)
+    return _picture([("", scene)], width, title="Attention mask", sentence=sentence)
+
+
 def timeline(trace: Trace, *, ar: Trace | float | None = None, width: int = 960) -> Picture:
     """Where the decoding time went, beside plain decoding of the same tokens.
 
@@ -91,13 +120,17 @@ def still(
     ar: Trace | float | None = None,
     width: int = 960,
     note: str = "",
+    tree: bool | None = None,
 ) -> Picture:
     """All panels at one step: what the stepper shows there. -1 is the last step.
+
+    Args:
+        tree: show the draft as a tree, and its attention mask; None: when a draft branches.
 
     Raises:
         BadInput: there is no such step.
     """
-    tale = Tale.of(trace, compare=ar, width=width, title=None)
+    tale = Tale.of(trace, compare=ar, width=width, title=None, tree=tree)
     return tale.picture(step, note=note)
 
 

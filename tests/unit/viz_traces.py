@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from labkit.events import (
     Committed,
@@ -73,11 +74,13 @@ class Script:
         stop_after: str | None = None,
         seconds: tuple[float, float] = (0.008, 0.045),
         greedy: bool = False,
+        grown: dict[str, Any] | None = None,
     ) -> "Script":
         """One round.
 
         accept: how many of the chain, or the accepted nodes of a tree. own: the target's token,
         None when a stop was met before it. stop_after: the last event that is recorded.
+        grown: what a head says of a tree that it grew (confidence, considered, stopped).
         """
         index = 1 + sum(isinstance(e, Drafted) for e in self.events)
         nodes = (self.pending, *map(self.id, drafted))
@@ -105,6 +108,7 @@ class Script:
                 forwards=len(drafted),
                 slots_before=before,
                 slots_after=before,
+                **(grown or {}),
             ),
             Scored(
                 **common,
@@ -243,6 +247,61 @@ def tree() -> Trace:
     return script.round([".", " in", " at"], parents=(0, 0, 0), accept=(), own=" for").end()
 
 
+def grow(
+    script: Script, *, depth: int, top_k: int = 4, nodes: int = 15, choices: Sequence[str] = ()
+) -> tuple[list[str], list[int], dict[str, Any]]:
+    """A draft as EAGLE-2 grows one, from made-up probabilities: words, parents (1-based nodes, 0
+    the root), and what a head would say of it."""
+    dice, words = script.dice, [" " + w for w in WORDS] + [",", "."]
+    rows: list[tuple[str, int, float]] = [("", -1, 1.0)]
+    level = [0]
+    for d in range(depth):
+        found = []
+        for parent in level:
+            left = 1.0
+            taken = dice.sample(words, top_k)
+            if parent == level[0] and d < len(choices):
+                taken = [choices[d], *(w for w in taken if w != choices[d])][:top_k]
+            for word in taken:
+                share = left * (0.5 + 0.35 * dice.random())
+                left -= share
+                found.append(len(rows))
+                rows.append((word, parent, rows[parent][2] * share))
+        level = sorted(sorted(found, key=lambda i: -rows[i][2])[:top_k])
+    kept = [0, *sorted(sorted(range(1, len(rows)), key=lambda i: -rows[i][2])[:nodes])]
+    node = {number: i for i, number in enumerate(kept)}
+    considered = tuple(
+        (script.id(word) if i else script.pending, parent, sure, node.get(i, -1))
+        for i, (word, parent, sure) in enumerate(rows)
+    )
+    told = {"considered": considered, "confidence": tuple(rows[i][2] for i in kept)}
+    return [rows[i][0] for i in kept[1:]], [node[rows[i][1]] for i in kept[1:]], told
+
+
+def dynamic(rounds: int = 4, *, depth: int = 5, nodes: int = 15, full: bool = True) -> Trace:
+    """Dynamic trees: paths of every length, pruned candidates, one draft cut short."""
+    script = Script(method="eagle2", draft_length=depth, full=full)
+    text = iter([*WORDS] * 9)
+    for i in range(rounds):
+        stop = "confidence" if i % 4 == 2 else ""
+        choices = [" " + next(text) for _ in range(depth)]
+        drafted, parents, told = grow(
+            script, depth=2 if stop else depth, nodes=nodes, choices=choices
+        )
+        tree = DraftTree((0,) * (1 + len(parents)), (-1, *parents))
+        deepest = tree.path(max(range(len(tree)), key=lambda n: (tree.depths[n], -n)))[1:]
+        path = deepest[: (3, 1, 2, 0, 5)[i % 5]] if i % 5 != 1 else tree.children[0][1:2]
+        script.round(
+            drafted,
+            parents=parents,
+            accept=path,
+            own=(" here", " now", " then", " slowly", " again")[i % 5],
+            greedy=True,
+            grown=told | {"stopped": stop},
+        )
+    return script.end()
+
+
 def plain(count: int = 12) -> Trace:
     """Autoregressive: no round drafts."""
     script = Script(method="ar", draft_length=0)
@@ -294,6 +353,7 @@ EVERY = {
     "chain": chain,
     "corrected": corrected,
     "tree": tree,
+    "dynamic": dynamic,
     "plain": plain,
     "nothing_drafted": nothing_drafted,
     "cut_short": cut_short,

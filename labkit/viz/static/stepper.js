@@ -100,10 +100,14 @@ class View {
     bar.append(...Object.values(this.buttons), this.slider, this.count, this.rounds, this.large);
     this.sentence = make("p", "labkit-sentence", { "aria-live": "polite" });
     this.stage = make("div", "labkit-stage");
+    this.detail = make("p", "labkit-detail", { "aria-live": "polite" });
+    this.lit = undefined; // the node of the draft that the reader points at
     const keys = make("p", "labkit-keys");
-    keys.textContent = "Keys, when this box has the focus: ← → step, Home End, space plays.";
+    keys.textContent = "Keys, when this box has the focus: ← → step, Home End, space plays."
+      + (this.film.trees ? " Point at a node of the draft tree, or press T and then ↑ ↓." : "");
     const head = make("div", "labkit-head");
     head.append(bar, this.sentence);
+    if (this.film.trees) head.append(this.detail);
     root.append(heading(this.film.label), head, this.stage, keys);
     el.append(root);
     this.root = root;
@@ -121,6 +125,10 @@ class View {
     // keys. Only our keys, only with the focus in here, are taken.
     window.addEventListener("keydown", (event) => this.press(event), { signal, capture: true });
     document.addEventListener("visibilitychange", () => document.hidden && this.pause(), { signal });
+    for (const kind of ["pointerover", "focusin", "click"]) {
+      this.stage.addEventListener(kind, (event) => this.light(pointed(event.target)), { signal });
+    }
+    this.stage.addEventListener("pointerleave", () => this.light(undefined), { signal });
     this.onStep = () => this.show();
     this.model.on("change:step", this.onStep);
     this.model.on("change:grain", this.onStep);
@@ -133,6 +141,7 @@ class View {
   press(event) {
     const action = KEYS[event.key];
     const ours = event.composedPath().includes(this.root);
+    if (ours && this.walk(event)) return;
     if (!ours || !action || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
     event.stopImmediatePropagation();
     if (event.key === " " && event.target.tagName === "BUTTON") return; // space presses a button
@@ -144,6 +153,45 @@ class View {
     if (name === "play") return this.timer ? this.pause() : this.play();
     this.pause();
     return this.go(this.target(name));
+  }
+
+  /** T puts the focus on the draft tree; ↑ and ↓ go from node to node, Escape leaves it. */
+  walk(event) {
+    const nodes = [...this.stage.querySelectorAll("[data-node]")];
+    const at = nodes.findIndex((node) => node === document.activeElement || node === event.target);
+    const moves = { ArrowUp: at - 1, ArrowDown: at + 1, Escape: -1 };
+    const starts = event.key === "t" || event.key === "T";
+    if (event.ctrlKey || event.altKey || event.metaKey || !nodes.length) return false;
+    if (starts ? false : at < 0 || !(event.key in moves)) return false;
+    event.stopImmediatePropagation();
+    event.preventDefault();
+    if (event.key === "Escape") {
+      this.root.focus();
+      this.light(undefined);
+    } else {
+      const next = starts ? 0 : Math.max(0, Math.min(nodes.length - 1, moves[event.key]));
+      nodes[next].focus({ preventScroll: false });
+    }
+    return true;
+  }
+
+  /** Light up a node, its path and its row of the mask, and say what is known of it. */
+  light(node) {
+    this.lit = node;
+    for (const shape of this.stage.querySelectorAll(".lk-lit")) shape.classList.remove("lk-lit");
+    const chip = node && this.stage.querySelector(`[data-node="${node}"]`);
+    this.detail.textContent = chip ? chip.querySelector("title").textContent : this.hint();
+    if (!chip) return;
+    for (const one of chip.dataset.path.split(" ")) {
+      for (const kind of ["node", "edge"]) {
+        this.stage.querySelector(`[data-${kind}="${one}"]`)?.classList.add("lk-lit");
+      }
+    }
+    this.stage.querySelector(`[data-row="${node}"]`)?.classList.add("lk-lit");
+  }
+
+  hint() {
+    return this.stage.querySelector("[data-node]") ? "Point at a node to see its numbers and its path." : "";
   }
 
   /** Where an action leads from here, at the current grain. */
@@ -244,12 +292,25 @@ class View {
     this.rounds.setAttribute("aria-pressed", this.model.get("grain") === "round");
     for (const name of ["first", "back"]) disable(this.buttons[name], step === 0);
     for (const name of ["last", "next"]) disable(this.buttons[name], step === this.last);
+    const focused = this.stage.contains(document.activeElement) && document.activeElement.dataset.node;
     panels(this.film, this.board, step).forEach((markup, i) => {
       if (this.drawn[i] !== markup) this.holders[i].innerHTML = markup;
       this.drawn[i] = markup;
     });
+    if (this.film.trees) this.wake(focused);
     this.svg.querySelector("title").innerHTML = this.film.title;
     this.svg.querySelector("desc").innerHTML = this.film.sentences[step];
+  }
+
+  /** Nodes drawn anew can be focused, are named, and stay lit if they still exist. */
+  wake(focused) {
+    for (const node of this.stage.querySelectorAll("[data-node]")) {
+      node.setAttribute("tabindex", "-1");
+      node.setAttribute("role", "img");
+      node.setAttribute("aria-label", node.querySelector("title").textContent);
+    }
+    if (focused) (this.stage.querySelector(`[data-node="${focused}"]`) ?? this.root).focus();
+    this.light(this.lit);
   }
 
   close() {
@@ -261,6 +322,12 @@ class View {
     this.model.off("change:grain", this.onStep);
     this.root.remove();
   }
+}
+
+/** The number of the draft's node that a shape belongs to. */
+function pointed(shape) {
+  const found = shape.closest?.("[data-node], [data-row]");
+  return found?.dataset.node ?? found?.dataset.row;
 }
 
 function make(tag, className, attributes = {}) {
