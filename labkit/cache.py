@@ -324,7 +324,9 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
     """
     count = config.num_hidden_layers
     window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    # transformers 5.15 says layers_block_type where 5.24 says layer_types; GPT-Neo attention_layers
+    told = ("layer_types", "layers_block_type", "attention_layers")
+    kinds = next((k for name in told if (k := getattr(config, name, None))), None)
     if kinds is None:
         kinds = ["sliding_attention" if window else "full_attention"] * count
     for number, kind in enumerate(kinds):

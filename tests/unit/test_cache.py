@@ -182,8 +182,14 @@ def test_rolled_back_slots_are_not_seen() -> None:
     cache = SlotCache(tiny("llama"), device=torch.device("cpu"))
     place(cache, 6)
     cache.truncate(2)
+    _, masks = cache.place([2, 3], ancestors=torch.ones(2, 2).tril().bool())
+    assert drawn(masks["full_attention"], 6) == ["111000", "111100"]
+    cache.forget()
     _, masks = cache.place([2], ancestors=torch.ones(1, 1).bool())
-    assert drawn(masks["full_attention"], 6) == ["111000"]
+    assert masks == {"full_attention": None}  # then it sees all of them, so no others may be shown
+    for layer in cache._layers:
+        keys, _ = layer.update(*torch.zeros(2, 1, 2, 1, 8))
+        assert keys.shape[2] == 3
 
 
 # Refusals, before any forward.
@@ -192,7 +198,7 @@ CANNOT_FORGET = {
     "Qwen3Next": ("linear_attention", {"layer_types": ["full_attention", "linear_attention"]}),
     "Mamba": ("linear_attention", {}),
     "Jamba": ("linear_attention", {}),
-    "RecurrentGemma": ("linear_attention", {}),
+    "RecurrentGemma": ("layer 0 of recurrent_gemma", {}),  # called recurrent or linear_attention
     "FalconH1": ("hybrid", {}),
     "Rwkv": ("RwkvForCausalLM", {}),
 }
