@@ -1,0 +1,88 @@
+"""``labkit train eagle1|eagle3|eagle31``: refused before a model is loaded, or trained."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from labkit import cli
+from labkit.errors import BadInput
+from labkit.lab import load as loading
+from labkit.toy import tiny
+
+KINDS = ("eagle1", "eagle3", "eagle31")
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "text.jsonl"
+    rows = [{"p": [i, i + 1, i + 2], "r": [7, 8, 9, 10, 11, 12]} for i in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """Models that were asked for; each is a tiny one."""
+    asked: list[Any] = []
+
+    def load_model(name, **options):
+        asked.append((name, options))
+        return SimpleNamespace(model=tiny("llama", layers=8), name=name)
+
+    monkeypatch.setattr(loading, "load_model", load_model)
+    return asked
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, ["train", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--data", "nowhere.jsonl", "--minutes", 1), "--data"),
+        (("--minutes", 0), "minutes"),
+        (("--minutes", 1, "--steps", 5), "length of training"),
+        ((), "length of training"),
+        (("--steps", 1, "--depth", 0), "depth"),
+        (("--steps", 1, "--learning-rate", -1), "learning_rate"),
+        (("--steps", 1, "--draft-vocab", 0), "draft_vocab_size"),
+        (("--steps", 1, "--seed", 2**64), "seed"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_options_are_refused_before_a_model_is_loaded(
+    tmp_path, data, loads, kind, options, named
+):
+    given = () if "--data" in options else ("--data", data)
+    done = call(kind, *given, "--out", tmp_path / "out", *options)
+    assert isinstance(done.exception, BadInput)
+    assert named in str(done.exception)
+    assert loads == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["text.jsonl"]
+
+
+def test_an_output_of_its_own_is_not_for_eagle_1(tmp_path, data, loads):
+    done = call("eagle1", "--data", data, "--out", tmp_path / "out", "--steps", 1, "--own-output")
+    assert isinstance(done.exception, BadInput)
+    assert "train_output" in str(done.exception)
+    assert loads == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_is_trained_and_one_object_printed(tmp_path, data, loads, kind, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    options = ("--draft-vocab", 20, "--steps", 2, "--learning-rate", 1e-3, "--json")
+    done = call(kind, "--data", data, "--out", tmp_path / "out", *options)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["steps"] == 2
+    assert 1 <= told["acceptance"]["mean_accepted_length"] <= 6
+    recipe = json.loads((tmp_path / "out" / "provenance.json").read_text())["recipe"]
+    assert (recipe["draft_vocab_size"], recipe["learning_rate"]) == (20, 1e-3)
+    # training is in float32, and the states are kept for the next head of this target
+    assert loads[0][1]["dtype"] == "float32"
+    assert len(list((tmp_path / "home" / "features").iterdir())) == 1
