@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from labkit.viz.panels import inspector, totals
 from labkit.viz.panels.inspector import inspector_scene
-from labkit.viz.panels.mask import mask_scene
+from labkit.viz.panels.mask import MaskPanel
 from labkit.viz.panels.ribbon import Ribbon
 from labkit.viz.panels.slots import PITCH, slots_scene
 from labkit.viz.panels.timeline import timeline_scene
 from labkit.viz.panels.totals import totals_scene
-from labkit.viz.panels.tree import tree_scene
+from labkit.viz.panels.tree import TreePanel
 from labkit.viz.states import State, Story
 from labkit.viz.svg import Piece, Scene, line, text
 
@@ -129,14 +129,14 @@ def _rows(story: Story, inner: int, ar_seconds: float | None) -> list[list[_Cell
 
 def _with_tree(story: Story, rows: list[list[_Cell]], inner: int) -> list[list[_Cell]]:
     """The tree below the text, and its mask beside the accept tests or in a row of its own."""
-    tree = ("Draft tree", inner, lambda s: tree_scene(story, s, width=inner))
+    tree = ("Draft tree", inner, TreePanel(story, width=inner).scene)
     across = inner - inspector.WIDTH - _GAP
     ribbon, tests, *rest = rows
     if across >= 5 * PITCH:  # beside the tests; the slots, which stood there, get a whole row
         slots = ("KV slots of the target", inner // PITCH * PITCH, _slots(story, inner, 4))
-        mask = ("Attention mask", across, lambda s: mask_scene(story, s, width=across))
+        mask = ("Attention mask", across, MaskPanel(story, width=across).scene)
         return [ribbon, [tree], [tests[0], mask], [slots], *rest]
-    mask = ("Attention mask", inner, lambda s: mask_scene(story, s, width=inner))
+    mask = ("Attention mask", inner, MaskPanel(story, width=inner).scene)
     return [ribbon, [tree], tests, [mask], *rest]
 
 

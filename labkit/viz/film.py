@@ -8,7 +8,8 @@ The pictures are drawn here, in Python, and the browser only puts the pieces tog
 live widget and the static figure cannot differ. Sent as they are, the pictures of a run of 64
 tokens at full detail take 18 MB; packed they take about 65 kB:
 
-    parts      each distinct piece of markup once; a chip or a slot is one part in all states
+    parts      each distinct piece of markup once; a chip or a slot is one part in all states;
+               sorted, so that like stands beside like
     frames     a panel's places, [part, x, y] each, as the difference from its frame before:
                how many leading and trailing places stay, and what stands between them now
     at         which frame each state shows; panels that did not change share one
@@ -50,15 +51,16 @@ def pack(story: Story, boards: Iterable[Board], *, title: str, label: str) -> st
             placed.append([panels.index(reel), panel.x, panel.y])
         head = opening(board.width, board.height)
         packed.append({"width": board.width, "head": head, "panels": placed})
+    shown = _sorted(parts, panels)
     film = {
         "title": escape(title),
         "label": label,
-        "parts": list(parts),
+        "parts": shown,
         "panels": panels,
         "boards": packed,
         "sentences": [escape(state_sentence(story, state)) for state in story.states],
         "rounds": {str(end): _end_sentence(story, end) for end in story.round_ends},
-        "trees": any('data-node="' in part for part in parts),
+        "trees": any('data-node="' in part for part in shown),
     }
     plain = json.dumps(film, ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(plain.encode(), 9)).decode()
@@ -98,6 +100,17 @@ def _pack_panel(panel: Panel, states: Iterable[State], parts: dict[str, int]) ->
             before = places
         at.append(len(frames) - 1)
     return {"frames": frames, "at": at}
+
+
+def _sorted(parts: dict[str, int], panels: list[dict[str, Any]]) -> list[str]:
+    """The parts in an order in which like stands beside like, which deflate rewards by a fifth
+    where trees are drawn; the numbers in the frames follow."""
+    order = sorted(parts)
+    place = {parts[part]: i for i, part in enumerate(order)}
+    for panel in panels:
+        for frame in panel["frames"]:
+            frame[2::3] = [place[part] for part in frame[2::3]]
+    return order
 
 
 def _place(piece: Piece, parts: dict[str, int]) -> Place:

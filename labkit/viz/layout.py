@@ -45,12 +45,14 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The chips of one round. lines: does a path read as a line (else one line per node)?"""
+    """The chips of one round. lines: does a path read as a line (else one line per node)? rows:
+    how many. pruned, folded: by node, see `pruned_below` and `folded_below`."""
 
     spots: tuple[Spot, ...]
     lines: bool
-    pitch: int
     rows: int
+    pruned: dict[int, list[tuple[int, float]]]
+    folded: dict[int, int]
 
 
 def visible_nodes(round_: Round, most: int) -> tuple[int, ...]:
@@ -84,9 +86,9 @@ def pruned_below(round_: Round) -> dict[int, list[tuple[int, float]]]:
     }
 
 
-def likeliest_pruned(round_: Round) -> tuple[int, ...]:
+def _closest(pruned: dict[int, list[tuple[int, float]]]) -> tuple[int, ...]:
     """The few nodes whose pruned candidates were likeliest: where the choice was closest."""
-    best = {node: max(c for _, c in some) for node, some in pruned_below(round_).items()}
+    best = {node: max(c for _, c in some) for node, some in pruned.items()}
     return tuple(sorted(best, key=lambda node: (-best[node], node))[:_MOST_PRUNED])
 
 
@@ -117,7 +119,7 @@ def layout(round_: Round, *, width: int, deepest: int, most: int) -> Layout:
         if kind in ("pruned", "folded"):  # nothing follows on its line
             chip = min(2 * pitch - 14 if lines else 260, width - x)
         spots.append(Spot(kind, node, parent, x, row, chip))
-    return Layout(tuple(spots), lines, pitch, walk.row + 1)
+    return Layout(tuple(spots), lines, walk.row + 1, walk.candidates, walk.folded)
 
 
 class _Walk:
@@ -126,7 +128,8 @@ class _Walk:
     def __init__(self, round_: Round, lines: bool, most: int) -> None:
         self.tree, self.lines, self.row = tree_of(round_), lines, 0
         self.visible = visible_nodes(round_, most)
-        self.pruned = likeliest_pruned(round_)
+        self.candidates = pruned_below(round_)
+        self.pruned = _closest(self.candidates)
         self.folded = folded_below(self.tree, self.visible)
         own = own_token(round_) is not None and round_.verified is not None
         self.owner = round_.verified.path[-1] if own and round_.verified else -1

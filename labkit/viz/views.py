@@ -7,11 +7,11 @@ Invariants: pure functions of the trace; the same arguments give the same bytes.
 from labkit.errors import BadInput
 from labkit.trace import Trace
 from labkit.viz.panels.inspector import inspector_scene
-from labkit.viz.panels.mask import mask_scene
+from labkit.viz.panels.mask import MaskPanel
 from labkit.viz.panels.ribbon import Ribbon
 from labkit.viz.panels.slots import round_slots_scene, slots_scene
 from labkit.viz.panels.timeline import timeline_scene
-from labkit.viz.panels.tree import tree_scene
+from labkit.viz.panels.tree import TreePanel
 from labkit.viz.picture import Picture
 from labkit.viz.sentences import (
     mask_sentence,
@@ -82,7 +82,8 @@ def draft_tree(trace: Trace, *, round: int, width: int = 960) -> Picture:
         BadInput: there is no such round.
     """
     story = Story.of(trace)
-    scene = tree_scene(story, _moment(story, round), width=width - 2 * _MARGIN, at=round - 1)
+    state = _moment(story, round)
+    scene = TreePanel(story, width=width - 2 * _MARGIN, at=round - 1).scene(state)
     sentence = tree_sentence(story, round - 1)
     return _picture([("", scene)], width, title="Draft tree", sentence=sentence)
 
@@ -94,7 +95,7 @@ def attention_mask(trace: Trace, *, round: int, width: int = 960) -> Picture:
         BadInput: there is no such round.
     """
     story = Story.of(trace)
-    scene = mask_scene(story, _moment(story, round), width=width - 2 * _MARGIN)
+    scene = MaskPanel(story, width=width - 2 * _MARGIN).scene(_moment(story, round))
     sentence = mask_sentence(story, round - 1)
     return _picture([("", scene)], width, title="Attention mask", sentence=sentence)
 

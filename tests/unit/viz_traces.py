@@ -5,6 +5,7 @@ test says only what was drafted, what was accepted and what the target added.
 """
 
 import heapq
+import itertools
 import random
 import re
 from collections.abc import Sequence
@@ -281,7 +282,7 @@ def grow(
 def dynamic(rounds: int = 4, *, depth: int = 5, nodes: int = 15, full: bool = True) -> Trace:
     """Dynamic trees: paths of every length, pruned candidates, one draft cut short."""
     script = Script(method="eagle2", draft_length=depth, full=full)
-    text = iter([*WORDS] * 9)
+    text = itertools.cycle(WORDS)
     for i in range(rounds):
         stop = "confidence" if i % 4 == 2 else ""
         choices = [" " + next(text) for _ in range(depth)]

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from labkit.viz.layout import visible_nodes
-from labkit.viz.states import State, Story, node_statuses, tree_of
-from labkit.viz.svg import Piece, Scene, box, escape, number, shortened, text, tip, visible
+from labkit.viz.states import State, Story, node_statuses
+from labkit.viz.svg import Piece, Scene, box, number, shortened, text, tip, visible
 from labkit.viz.theme import DRAFT, LOOKS, TONES, paint
 
 _BLOCK = 56
@@ -26,52 +26,61 @@ _LEAST, _MOST_CELL = 13, 24
 _MOST = 32
 
 
-def mask_scene(story: Story, state: State, *, width: int) -> Scene:
-    """The mask of the round at ``state``; its height is the same at every state of the run."""
-    label = 132 if width > 480 else 94
-    room = width - label - _BLOCK - 8
-    longest = story.longest_tree + 1
-    shown = min(longest, _MOST, room // _LEAST)
-    cell = max(_LEAST, min(_MOST_CELL, room // shown))
-    pieces: list[Piece] = []
-    if state.at < 0 or state.phase == "finish":
-        pieces.append(Piece(0, 0, text("No round is under way.", 0, 18, classes="lk-muted")))
-    elif state.phase == "draft":
-        words = "The target has not read this draft yet."
-        pieces.append(Piece(0, 0, text(words, 0, 18, classes="lk-muted")))
-    else:
-        pieces += _grid(story, state, label=label, cell=cell, most=shown)
-    foot = _TOP + shown * cell + 8
-    legend, tall = _legend(width)
-    pieces += [Piece(p.x, p.y + foot, p.markup) for p in legend]
-    return Scene(width, foot + tall, tuple(pieces))
+class MaskPanel:
+    """The masks of one story on a page of ``width``."""
 
+    def __init__(self, story: Story, *, width: int) -> None:
+        self.story, self.width = story, width
+        self.label = 132 if width > 480 else 94
+        room = width - self.label - _BLOCK - 8
+        self.most = max(1, min(story.longest_tree + 1, _MOST, room // _LEAST))
+        self.cell = max(_LEAST, min(_MOST_CELL, room // self.most))
+        self.legend, self.foot = _legend(width)
+        self.grids = tuple(tuple(self._grid(at)) for at in range(len(story.rounds)))
 
-def _grid(story: Story, state: State, *, label: int, cell: int, most: int) -> Iterator[Piece]:
-    round_ = story.rounds[state.at]
-    tree, nodes = tree_of(round_), visible_nodes(round_, most)
-    seats = round_.scored.node_slots if round_.scored else ()
-    yield Piece(0, 0, text(_told(len(tree), len(nodes)), 0, 14, size=13, classes="lk-muted"))
-    left = label + _BLOCK + 8
-    yield Piece(label, 20, text("committed", _BLOCK - 2, 20, size=12, anchor="end"))
-    size = 12 if cell >= 16 else 10
-    for i, node in enumerate(nodes):
-        middle = left + i * cell + cell / 2
-        yield Piece(middle, 20, text(str(node), 0, 20, size=size, anchor="middle"))
-    statuses = node_statuses(round_, state)
-    context = round_.scored.context if round_.scored else 0
-    for i, node in enumerate(nodes):
-        y = _TOP + i * cell
-        words = visible(story.trace.token_text(tree.tokens[node]))
-        above = tree.path(node)[:-1]
-        told = _row_words(node, words, above, context, seats[node])
-        yield Piece(0, y, _ground(left + len(nodes) * cell, cell, node, told))
-        yield Piece(0, y, _label(node, words, label, cell))
-        glyph = LOOKS[statuses[node]].glyph
-        yield Piece(label - 10, y, text(glyph, 0, cell / 2 + 5, size=13, anchor="end", weight=700))
-        yield Piece(label, y, _context(context, cell))
-        row = tuple("#" if j == node else "o" if j in above else "." for j in nodes)
-        yield Piece(left, y, _cells("".join(row), cell))
+    def scene(self, state: State) -> Scene:
+        """The mask of the round at ``state``; the height is the same at every state."""
+        if state.at < 0 or state.phase == "finish":
+            pieces = [Piece(0, 0, text("No round is under way.", 0, 18, classes="lk-muted"))]
+        elif state.phase == "draft":
+            words = "The target has not read this draft yet."
+            pieces = [Piece(0, 0, text(words, 0, 18, classes="lk-muted"))]
+        else:
+            pieces = [*self.grids[state.at], *self._glyphs(state)]
+        foot = _TOP + self.most * self.cell + 8
+        pieces += [Piece(p.x, p.y + foot, p.markup) for p in self.legend]
+        return Scene(self.width, foot + self.foot, tuple(pieces))
+
+    def _grid(self, at: int) -> Iterator[Piece]:
+        """What stays the same while the round is judged."""
+        round_, tree = self.story.rounds[at], self.story.trees[at]
+        if round_.scored is None:
+            return
+        nodes, cell = visible_nodes(round_, self.most), self.cell
+        context, seats = round_.scored.context, round_.scored.node_slots
+        left = self.label + _BLOCK + 8
+        yield Piece(0, 0, text(_told(len(tree), len(nodes)), 0, 14, size=13, classes="lk-muted"))
+        yield Piece(self.label, 20, text("committed", _BLOCK - 2, 20, size=12, anchor="end"))
+        yield Piece(left, 20, _numbers(nodes, cell))
+        for i, node in enumerate(nodes):
+            y = _TOP + i * cell
+            words = visible(self.story.trace.token_text(tree.tokens[node]))
+            above = tree.path(node)[:-1]
+            told = f"node {node} · {words} · slot {seats[node]} · {_sees(context, above)}"
+            row = "".join("#" if j == node else "o" if j in above else "." for j in nodes)
+            yield Piece(0, y, _ground(left + len(nodes) * cell, cell, node, told))
+            yield Piece(0, y, _label(node, words, self.label, cell))
+            yield Piece(self.label, y, _context(context, cell))
+            yield Piece(left, y, _cells(row, cell))
+
+    def _glyphs(self, state: State) -> Iterator[Piece]:
+        """What became of each node so far."""
+        round_ = self.story.rounds[state.at]
+        statuses = node_statuses(round_, state)
+        for i, node in enumerate(visible_nodes(round_, self.most)):
+            mark = _glyph(LOOKS[statuses[node]].glyph, self.cell)
+            if mark:
+                yield Piece(self.label - 10, _TOP + i * self.cell, mark)
 
 
 def _told(count: int, shown: int) -> str:
@@ -79,16 +88,32 @@ def _told(count: int, shown: int) -> str:
     return f"{words}, {count - shown} of them folded" if shown < count else words
 
 
-def _row_words(node: int, words: str, above: tuple[int, ...], context: int, seat: int) -> str:
+def _sees(context: int, above: tuple[int, ...]) -> str:
     seen = f"nodes {', '.join(map(str, above))} and itself" if above else "itself"
-    return f"node {node} · {words} · slot {seat} · sees {context} committed tokens, {seen}"
+    return f"sees {context} committed tokens, {seen}"
+
+
+@lru_cache(maxsize=4096)
+def _glyph(glyph: str, cell: int) -> str:
+    return text(glyph, 0, cell / 2 + 5, size=13, anchor="end", weight=700) if glyph else ""
+
+
+@lru_cache(maxsize=4096)
+def _numbers(nodes: tuple[int, ...], cell: int) -> str:
+    """The heads of the columns."""
+    size = 12 if cell >= 16 else 10
+    middles = (i * cell + cell / 2 for i in range(len(nodes)))
+    return "".join(
+        text(str(node), x, 20, size=size, anchor="middle")
+        for x, node in zip(middles, nodes, strict=True)
+    )
 
 
 @lru_cache(maxsize=4096)
 def _ground(width: int, cell: int, node: int, told: str) -> str:
     """What lights up behind a row, and listens to the pointer."""
     ground = box(-4, 0, width + 6, cell, 'class="lk-row" fill="none" pointer-events="all"')
-    return f'<g data-row="{node}">{ground}<title>{escape(told)}</title></g>'
+    return f'<g data-row="{node}">{ground}{tip(told)}</g>'
 
 
 @lru_cache(maxsize=4096)

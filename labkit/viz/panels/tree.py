@@ -10,10 +10,20 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from labkit.trace import Round
-from labkit.viz.layout import Layout, Spot, folded_below, layout, pruned_below, visible_nodes
-from labkit.viz.states import State, Story, node_statuses, own_token, tree_of
-from labkit.viz.svg import Piece, Scene, box, escape, number, probability, shortened, text, visible
-from labkit.viz.svg import mono_width as _mono
+from labkit.viz.layout import Layout, Spot, layout
+from labkit.viz.states import State, Story, node_statuses, own_token
+from labkit.viz.svg import (
+    Piece,
+    Scene,
+    box,
+    mono_width,
+    number,
+    probability,
+    shortened,
+    text,
+    tip,
+    visible,
+)
 from labkit.viz.theme import LOOKS, TONES, Status, paint
 
 MOST = 24
@@ -23,30 +33,34 @@ _CUT = "✂\ufe0e"
 _KEY: tuple[Status, ...] = ("accepted", "rejected", "dropped", "pending", "resampled", "bonus")
 
 
-def tree_scene(story: Story, state: State, *, width: int, at: int | None = None) -> Scene:
-    """The draft of the round at ``state``; its height is the same at every state of the run.
+class TreePanel:
+    """The drafts of one story on a page of ``width``.
 
     Args:
         at: place of the only round that is to be drawn, with a key to all marks: its own height
             will do. None: one of many states, beside a ribbon whose key says what the marks mean.
     """
-    rows = [place(story, i, width) for i in range(len(story.rounds))]
-    needed = rows if at is None else [rows[at]]
-    tall = max((found.rows * row_height(found) for found in needed), default=0)
-    legend, top = _legend(story, width, statuses=_KEY if at is not None else ())
-    pieces = list(legend)
-    if state.at < 0 or state.phase == "finish":
-        pieces.append(Piece(0, top, text("No round is under way.", 0, 18, classes="lk-muted")))
-    else:
-        drawing = _Drawing(story, state, rows[state.at])
-        pieces += [Piece(p.x, p.y + top, p.markup) for p in drawing.pieces()]
-    return Scene(width, top + max(24, tall), tuple(pieces))
 
+    def __init__(self, story: Story, *, width: int, at: int | None = None) -> None:
+        self.story, self.width = story, width
+        self.legend, self.top = _legend(story, width, statuses=_KEY if at is not None else ())
+        deepest = max((tree.depth for tree in story.trees), default=0)
+        self.layouts = tuple(
+            layout(r, width=width, deepest=deepest, most=MOST) for r in story.rounds
+        )
+        needed = self.layouts if at is None else self.layouts[at : at + 1]
+        self.tall = max((found.rows * row_height(found) for found in needed), default=0)
 
-def place(story: Story, at: int, width: int) -> Layout:
-    """The layout of round ``at`` on a panel of ``width``."""
-    deepest = max(tree.depth for tree in story.trees)
-    return layout(story.rounds[at], width=width, deepest=deepest, most=MOST)
+    def scene(self, state: State) -> Scene:
+        """The draft of the round at ``state``; the height is the same at every state."""
+        pieces = list(self.legend)
+        if state.at < 0 or state.phase == "finish":
+            none = text("No round is under way.", 0, 18, classes="lk-muted")
+            pieces.append(Piece(0, self.top, none))
+        else:
+            drawing = _Drawing(self.story, state, self.layouts[state.at])
+            pieces += [Piece(p.x, p.y + self.top, p.markup) for p in drawing.pieces()]
+        return Scene(self.width, self.top + max(24, self.tall), tuple(pieces))
 
 
 def row_height(found: Layout) -> int:
@@ -60,11 +74,10 @@ class _Drawing:
     def __init__(self, story: Story, state: State, found: Layout) -> None:
         self.story, self.state, self.found = story, state, found
         self.round = story.rounds[state.at]
-        self.tree = tree_of(self.round)
+        self.tree = story.trees[state.at]
         self.statuses = node_statuses(self.round, state)
         self.pitch = row_height(found)
-        self.pruned = pruned_below(self.round)
-        self.folded = folded_below(self.tree, visible_nodes(self.round, MOST))
+        self.pruned, self.folded = found.pruned, found.folded
 
     def pieces(self) -> Iterator[Piece]:
         shown = [s for s in self.found.spots if s.kind != "own" or self._settled]
@@ -110,9 +123,10 @@ class _Drawing:
         below = f"{look.glyph} {probability(sure[node])}" if sure and node else look.glyph
         below = below if node else "pending"
         markup = _chip(words, below, status, spot.width, node, self._l)
-        told = escape(node_words(self.story, self.state, node))
+        told = f"node 0 · {words} · the pending token, root of the tree"
+        told = f"{node_words(self.story, self.state, node)} · {look.word}" if node else told
         head = f'<g class="lk-node" data-node="{node}" data-path="{path}">'
-        return f"{head}{markup}<title>{told}</title></g>"
+        return f"{head}{markup}{tip(told)}</g>"
 
     @property
     def _l(self) -> bool:
@@ -124,8 +138,8 @@ class _Drawing:
         words = visible(self.story.trace.token_text(own[0]))
         look = LOOKS[own[1]]
         markup = _chip(words, f"{look.glyph} target", own[1], spot.width, -1, self._l)
-        told = escape(f"{words} · the target's own token, {look.word}, after node {spot.node}")
-        return f"<g>{markup}<title>{told}</title></g>"
+        told = tip(f"{words} · the target's own token, {look.word}, after node {spot.node}")
+        return f"<g>{markup}{told}</g>"
 
     def _pruned_chip(self, spot: Spot) -> str:
         some = self.pruned[spot.node]
@@ -141,24 +155,21 @@ class _Drawing:
 
 
 def node_words(story: Story, state: State, node: int) -> str:
-    """All that was recorded of one node, in words."""
+    """All that was recorded of one drafted node by ``state``, in words."""
     round_ = story.rounds[state.at]
-    drafted, tree = round_.drafted, tree_of(round_)
-    parts = [f"node {node} · {visible(story.trace.token_text(tree.tokens[node]))}"]
-    if not node:
-        return f"{parts[0]} · the pending token, root of the tree"
-    parts.append(f"below node {tree.parents[node]}")
+    drafted, parent = round_.drafted, round_.drafted.parents[node]
+    parts = [f"node {node} · {visible(story.trace.token_text(drafted.tokens[node]))}"]
+    parts.append(f"below node {parent}")
     if drafted.deterministic:
         parts.append("proposed without a draw (q 1)")
     elif drafted.q and drafted.q[node] is not None:
         parts.append(f"q {probability(drafted.q[node] or 0.0)}")
     if drafted.confidence:
-        alone = drafted.confidence[node] / max(drafted.confidence[tree.parents[node]], 1e-300)
-        parts.append(f"the head's own probability {probability(min(1.0, alone))}")
+        alone = min(1.0, drafted.confidence[node] / (drafted.confidence[parent] or 1.0))
+        parts.append(f"the head's own probability {probability(alone)}")
         parts.append(f"cumulative confidence {probability(drafted.confidence[node])}")
     trial = _trial(round_, state, node)
     parts.append(f"p {probability(trial)}" if trial is not None else "")
-    parts.append(LOOKS[node_statuses(round_, state)[node]].word)
     return " · ".join(part for part in parts if part)
 
 
@@ -179,10 +190,10 @@ def _chip(words: str, below: str, status: Status, width: int, node: int, lines: 
     mark = text(str(node), width - 7, at, size=12, classes="lk-muted", anchor="end")
     mark = mark if node > 0 else ""
     if lines:
-        room = int((width - 11) / _mono("x", 14))
+        room = int((width - 11) / mono_width("x", 14))
         name = text(shortened(words, max(1, room)), 7, 16, size=14, classes="lk-mono" + faded)
         return ground + name + mark + text(below, 7, 32, size=12, weight=700)
-    room = int((width - 38 - _mono(below, 12)) / _mono("x", 14))
+    room = int((width - 38 - mono_width(below, 12)) / mono_width("x", 14))
     name = text(shortened(words, max(1, room)), 7, 18, size=14, classes="lk-mono" + faded)
     told = text(below, width - 27, 17, size=12, anchor="end", weight=700)
     return ground + name + told + mark
@@ -194,15 +205,15 @@ def _quiet(words: str, below: str, told: str, width: int, lines: bool) -> str:
     tall = 38 if lines else 26
     ground = box(1, 1, width - 2, tall - 2, _FAINT, round_=7)
     if lines:
-        name = shortened(words, max(2, int((width - 12) / _mono("x", 13))))
+        name = shortened(words, max(2, int((width - 12) / mono_width("x", 13))))
         inside = text(name, 7, 15, size=13, classes="lk-mono lk-muted")
         inside += text(below, 7, 31, size=12, classes="lk-muted")
     else:
-        across = _mono(below, 12) + 14
-        name = shortened(words, max(2, int((width - across) / _mono("x", 13))))
+        across = mono_width(below, 12) + 14
+        name = shortened(words, max(2, int((width - across) / mono_width("x", 13))))
         inside = text(name, 7, 17, size=13, classes="lk-mono lk-muted")
         inside += text(below, width - 6, 17, size=12, classes="lk-muted", anchor="end")
-    return f"<g>{ground}{inside}<title>{escape(told)}</title></g>"
+    return f"<g>{ground}{inside}{tip(told)}</g>"
 
 
 @lru_cache(maxsize=4096)
