@@ -19,6 +19,7 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+PATIENCE = 120_000  # milliseconds for anything a page has to do: a busy machine is no failure
 MODEL = """
 window.makeModel = (state) => {
   const listeners = {};
@@ -54,6 +55,7 @@ def launch(playwright: Playwright) -> Browser:
 def open_stepper(browser: Browser, stepper: Any, **context: Any) -> Page:
     """A page with ``stepper`` on it. ``page.complaints`` collects what the console says."""
     page = browser.new_context(**context).new_page()
+    page.set_default_timeout(PATIENCE)
     complaints: list[str] = []
     page.complaints = complaints  # type: ignore[attr-defined]
     page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
