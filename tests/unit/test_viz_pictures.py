@@ -39,6 +39,8 @@ def pictures(trace: Trace, widths: tuple[int, ...] = (960, 390)) -> Iterator[Pic
         for number in range(1, len(trace.rounds) + 1)[:3]:
             yield viz.ribbon(trace, round=number, width=width)
             yield viz.kv_slots(trace, round=number, width=width)
+            yield viz.draft_tree(trace, round=number, width=width)
+            yield viz.attention_mask(trace, round=number, width=width)
 
 
 @EVERY
