@@ -111,6 +111,89 @@ def acceptance(*traces: Trace) -> Acceptance:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AtDepth:
+    """How drafted nodes fared at one depth, given that everything above them was accepted.
+
+    reached: rounds whose accepted path came to ``depth - 1`` where the draft went on below it.
+    accepted: those of them whose path came to ``depth``.
+    """
+
+    depth: int
+    reached: int
+    accepted: int
+
+    @property
+    def rate(self) -> float | None:
+        """accepted / reached; None when no round came so far."""
+        return self.accepted / self.reached if self.reached else None
+
+
+def acceptance_by_depth(*traces: Trace) -> tuple[AtDepth, ...]:
+    """Pool the rounds of ``traces``: depth 1 first, up to the deepest that a round reached.
+
+    Unlike `Acceptance.by_position`, which falls with depth by itself, this stays level for a
+    drafter that is as good deep down as at the start.
+    """
+    reached: Counter[int] = Counter()
+    accepted: Counter[int] = Counter()
+    for tree, path in _verified_trees(traces):
+        for depth, parent in enumerate(path, start=1):
+            if tree.children[parent]:
+                reached[depth] += 1
+                accepted[depth] += depth < len(path)
+    return tuple(AtDepth(d, reached[d], accepted[d]) for d in range(1, max(reached, default=0) + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """Drafted nodes whose predicted acceptance lies in [low, high). predicted: the sum of the
+    drafter's own probabilities; accepted: how many were accepted in the end."""
+
+    low: float
+    high: float
+    count: int
+    predicted: float
+    accepted: int
+
+
+def calibration(*traces: Trace, bins: int = 10) -> tuple[Calibrated, ...]:
+    """Is the drafter's confidence the chance of acceptance? (Li et al. 2024, arXiv 2406.16858)
+
+    Every child of every accepted node counts once (of siblings at most one is accepted), with
+    its own probability: its cumulative confidence over its parent's. Pooled over ``traces``;
+    rounds whose drafter did not say its confidence are left out, as are bins without a node.
+    """
+    found: defaultdict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for trace in traces:
+        for r in trace.rounds:
+            if not r.verified or not r.drafted.confidence:
+                continue
+            sure, path = r.drafted.confidence, r.verified.path
+            for node, parent in enumerate(r.drafted.parents):
+                if node and parent in path and sure[parent] > 0:
+                    own = min(1.0, sure[node] / sure[parent])
+                    found[min(bins - 1, int(own * bins))].append((own, node in path))
+    return tuple(
+        Calibrated(
+            low=place / bins,
+            high=(place + 1) / bins,
+            count=len(some),
+            predicted=sum(own for own, _ in some),
+            accepted=sum(kept for _, kept in some),
+        )
+        for place, some in sorted(found.items())
+    )
+
+
+def _verified_trees(traces: Iterable[Trace]) -> Iterable[tuple[DraftTree, tuple[int, ...]]]:
+    """(draft, accepted path from the root on) of every round that was verified."""
+    for trace in traces:
+        for r in trace.rounds:
+            if r.verified:
+                yield DraftTree(r.drafted.tokens, r.drafted.parents), r.verified.path
+
+
 def cost(*traces: Trace) -> RunCost:
     """Pool the phase times of ``traces``."""
     events = [event for trace in traces for event in trace.events]

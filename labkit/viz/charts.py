@@ -1,4 +1,4 @@
-"""Charts of quantities: acceptance, speed-up, forward time, laws.
+"""Charts of quantities: acceptance, confidence, speed-up, forward time, laws.
 
 Owns: what is charted, its sentence and its table.
 Does not know: models; it charts numbers that were measured elsewhere.
@@ -15,7 +15,7 @@ from typing import Any
 
 from labkit.cost import speedup, verdict
 from labkit.errors import BadInput
-from labkit.metrics import Acceptance
+from labkit.metrics import Acceptance, AtDepth, Calibrated
 from labkit.viz.figures import plotly_bundle, plotly_figure
 from labkit.viz.picture import Picture
 from labkit.viz.plots import Plot, Series, plot_scene
@@ -105,6 +105,143 @@ def acceptance_by_position(runs: Mapping[str, Acceptance]) -> Chart:
         ("run", *(f"position {i + 1}" for i in range(longest)), *_RATES),
         tuple((name, *_positions(n, longest), *_rates(n)) for name, n in runs.items()),
     )
+
+
+def acceptance_by_depth(runs: Mapping[str, Sequence[AtDepth]]) -> Chart:
+    """Share of drafts that were accepted at each depth, of those that came so far.
+
+    Args:
+        runs: counts by name, see `labkit.metrics.acceptance_by_depth`.
+    """
+    _check_some("runs", runs)
+    deepest = max((n.depth for rows in runs.values() for n in rows), default=0)
+    known = {name: [n for n in rows if n.reached] for name, rows in runs.items()}
+    bars = tuple(
+        Series(
+            name,
+            tuple(n.depth - 1 for n in rows),
+            tuple(n.accepted / n.reached for n in rows),
+            tuple(rate(n.rate) for n in rows),
+        )
+        for name, rows in known.items()
+        if rows
+    )
+    plot = Plot(
+        title="Acceptance by depth, where the path came so far",
+        x_title="depth in the draft",
+        y_title="accepted / reached",
+        top=1.0,
+        categories=tuple(str(d + 1) for d in range(deepest)),
+        bars=bars,
+        empty="Nothing was drafted: acceptance n/a.",
+    )
+    told = [
+        f"{name}: " + (", ".join(f"depth {n.depth} {rate(n.rate)}" for n in rows) or "n/a")
+        for name, rows in known.items()
+    ]
+    cells = {name: {n.depth: n for n in rows} for name, rows in known.items()}
+    rows = tuple(
+        (name, *(_share(found.get(d + 1)) for d in range(deepest))) for name, found in cells.items()
+    )
+    header = ("run", *(f"depth {d + 1}" for d in range(deepest)))
+    return Chart(plot, "; ".join(told) + ".", header, rows)
+
+
+def _share(n: AtDepth | None) -> str:
+    return f"{rate(n.rate)} ({n.accepted} of {n.reached})" if n else "n/a"
+
+
+def calibration(runs: Mapping[str, Sequence[Calibrated]]) -> Chart:
+    """What a head expects of its tokens against what was accepted of them.
+
+    Args:
+        runs: bins by name, see `labkit.metrics.calibration`; at most three are told apart by the
+            shape of their points.
+    """
+    _check_some("runs", runs)
+    points = tuple(
+        Series(
+            name,
+            tuple(b.predicted / b.count for b in bins),
+            tuple(b.accepted / b.count for b in bins),
+            tuple(_bin_words(b) for b in bins),
+        )
+        for name, bins in runs.items()
+        if bins
+    )
+    plot = Plot(
+        title="Confidence and acceptance",
+        x_title="the head's own probability of a drafted token",
+        y_title="share that was accepted",
+        top=1.0,
+        curves=(Series("as sure as it should be", (0.0, 1.0), (0.0, 1.0)),) if points else (),
+        points=points,
+        empty="No confidence was recorded.",
+    )
+    rows = [
+        (name, f"{b.low:.2f}–{b.high:.2f}", str(b.count), rate(b.predicted / b.count),
+         rate(b.accepted / b.count))
+        for name, bins in runs.items() for b in bins
+    ]  # fmt: skip
+    header = ("run", "confidence", "tokens", "expected", "accepted")
+    return Chart(plot, " ".join(_off(*run) for run in runs.items()), header, tuple(rows))
+
+
+def _bin_words(b: Calibrated) -> str:
+    shares = rate(b.predicted / b.count), rate(b.accepted / b.count)
+    return f"expected {shares[0]}, accepted {shares[1]} of {b.count}"
+
+
+def _off(name: str, bins: Sequence[Calibrated]) -> str:
+    """How far a run's confidence is off: over all tokens, and on average over its bins (the
+    expected calibration error, weighted by tokens)."""
+    count = sum(b.count for b in bins)
+    if not count:
+        return f"{name}: no confidence was recorded."
+    expected, accepted = sum(b.predicted for b in bins), sum(b.accepted for b in bins)
+    error = sum(abs(b.predicted - b.accepted) for b in bins) / count
+    lean = "more sure than right" if expected > accepted else "less sure than right"
+    lean = "as sure as right" if rate(expected / count) == rate(accepted / count) else lean
+    return (
+        f"{name}: {count} tokens, expected {rate(expected / count)}, accepted "
+        f"{rate(accepted / count)} ({lean}); mean distance {rate(error)}."
+    )
+
+
+def by_nodes(runs: Mapping[str, Mapping[int, float]], *, quantity: str) -> Chart:
+    """One measured quantity against the number of drafted nodes.
+
+    Args:
+        runs: by name, the value at each number of nodes.
+        quantity: what it is, for instance "accepted per round" or "speed over plain decoding".
+    """
+    _check_some("runs", runs)
+    counts = sorted({n for values in runs.values() for n in values})
+    bars = tuple(
+        Series(
+            name,
+            tuple(counts.index(n) for n in sorted(values)),
+            tuple(values[n] for n in sorted(values)),
+            tuple(f"{values[n]:.2f}" for n in sorted(values)),
+        )
+        for name, values in runs.items()
+        if values
+    )
+    plot = Plot(
+        title=f"{quantity[:1].upper()}{quantity[1:]}, by nodes in the draft",
+        x_title="drafted nodes",
+        y_title=quantity,
+        top=_round_up(max((v for values in runs.values() for v in values.values()), default=1.0)),
+        categories=tuple(map(str, counts)),
+        bars=bars,
+    )
+    best = {name: max(v, key=lambda n: (v[n], -n)) for name, v in runs.items() if v}
+    told = [f"{name}: most at {n} nodes, {runs[name][n]:.2f}" for name, n in best.items()]
+    rows = tuple(
+        (name, *(f"{v[n]:.2f}" if n in v else "n/a" for n in counts)) for name, v in runs.items()
+    )
+    sentence = f"{quantity}: {'; '.join(told) or 'nothing was measured'}."
+    return Chart(plot, sentence, ("run", *(f"{n} nodes" for n in counts)), rows)
 
 
 _RATES = (

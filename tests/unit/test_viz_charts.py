@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import viz_traces
+from viz_traces import Script
 
 from labkit import cost, metrics
 from labkit.errors import BadInput
 from labkit.metrics import Acceptance
+from labkit.trace import Trace
 from labkit.viz import charts
 from labkit.viz.charts import Chart, Measured
 from labkit.viz.figures import CONFIG, plotly_bundle
@@ -38,6 +40,15 @@ def examples() -> dict[str, Chart]:
     return {
         "acceptance": charts.acceptance_by_position(runs),
         "nothing": charts.acceptance_by_position({"ngram": metrics.acceptance(none)}),
+        "depth": charts.acceptance_by_depth(
+            {"chain": metrics.acceptance_by_depth(chain), "none": metrics.acceptance_by_depth(none)}
+        ),
+        "calibration": charts.calibration(
+            {"eagle2": metrics.calibration(viz_traces.dynamic(20)), "none": ()}
+        ),
+        "nodes": charts.by_nodes(
+            {"tree": {4: 1.5, 15: 2.25}, "chain": {4: 1.25}}, quantity="accepted per round"
+        ),
         "speed": charts.speedup_curve((1, 4), cost_ratio=0.1, measured=measured),
         "forward": charts.forward_time({1: 37.0, 8: 45.0, 16: 52.0}),
         "law": charts.law_comparison(laws, tokens=(" a", "\n")),
@@ -89,6 +100,66 @@ def test_published_counts() -> None:
     assert chart.plot.bars[0].y == pytest.approx((4 / 43, 3 / 43, 3 / 43))
     assert "accepted / drafted 0.08" in chart.sentence
     assert "committed per round 1.23" in chart.sentence
+
+
+def test_acceptance_by_depth_counts_only_rounds_that_came_so_far() -> None:
+    """Four chains of four that kept 2, 4, 0 and 3: depth 1 three of four, then three of three,
+    two of three, one of two."""
+    numbers = metrics.acceptance_by_depth(viz_traces.chain())
+    counts = [(n.depth, n.accepted, n.reached) for n in numbers]
+    assert counts == [(1, 3, 4), (2, 3, 3), (3, 2, 3), (4, 1, 2)]
+    chart = charts.acceptance_by_depth({"draft": numbers})
+    assert chart.sentence == "draft: depth 1 0.75, depth 2 1.00, depth 3 0.67, depth 4 0.50."
+    assert chart.rows == (
+        ("draft", "0.75 (3 of 4)", "1.00 (3 of 3)", "0.67 (2 of 3)", "0.50 (1 of 2)"),
+    )
+    assert examples()["depth"].sentence.endswith("; none: n/a.")
+
+
+def test_a_leaf_that_was_reached_is_no_failure() -> None:
+    """Three rounds: paths of 2, 1 and 0 nodes; in the second the path ended at a leaf."""
+    numbers = metrics.acceptance_by_depth(viz_traces.tree())
+    assert [(n.depth, n.accepted, n.reached) for n in numbers] == [(1, 2, 3), (2, 1, 1)]
+
+
+def calibrated() -> Trace:
+    """One round: the first of two siblings is rejected, the second accepted, its child rejected."""
+    script = Script(full=True)
+    grown = {"confidence": (1.0, 0.5, 0.25, 0.2, 0.1)}
+    return script.round(
+        [" a", " b", " c", " d"], parents=(0, 0, 2, 1), accept=(2,), greedy=True, grown=grown
+    ).end()
+
+
+def test_calibration_judges_every_child_of_the_accepted_path() -> None:
+    """Nodes 1 (0.5) and 2 (0.25) below the root, node 3 (0.2 / 0.25) below node 2; node 4 hangs
+    below a rejected node, of which nobody knows what the target thinks."""
+    bins = metrics.calibration(calibrated(), bins=4)
+    seen = [(b.low, b.high, b.count, b.accepted) for b in bins]
+    assert seen == [(0.25, 0.5, 1, 1), (0.5, 0.75, 1, 0), (0.75, 1.0, 1, 0)]
+    assert [b.predicted for b in bins] == pytest.approx([0.25, 0.5, 0.8])
+    chart = charts.calibration({"head": bins})
+    assert chart.sentence == (
+        "head: 3 tokens, expected 0.52, accepted 0.33 (more sure than right); mean distance 0.68."
+    )
+    assert chart.rows[0] == ("head", "0.25–0.50", "1", "0.25", "1.00")
+    assert "head: expected 0.25, accepted 1.00 of 1" in tips(chart)
+
+
+def test_without_confidence_there_is_no_calibration() -> None:
+    assert metrics.calibration(viz_traces.chain()) == ()
+    chart = charts.calibration({"draft": ()})
+    assert chart.sentence == "draft: no confidence was recorded."
+    assert "No confidence was recorded." in chart.picture.svg
+
+
+def test_quantities_by_nodes() -> None:
+    chart = examples()["nodes"]
+    assert chart.sentence == (
+        "accepted per round: tree: most at 15 nodes, 2.25; chain: most at 4 nodes, 1.25."
+    )
+    assert chart.rows == (("tree", "1.50", "2.25"), ("chain", "1.25", "n/a"))
+    assert "tree, 15: 2.25" in tips(chart)
 
 
 def test_nothing_drafted_reads_na_and_renders() -> None:
@@ -154,6 +225,9 @@ def test_laws_are_compared_by_total_variation() -> None:
     [
         lambda: charts.acceptance_by_position({}),
         lambda: charts.forward_time({}),
+        lambda: charts.acceptance_by_depth({}),
+        lambda: charts.calibration({}),
+        lambda: charts.by_nodes({}, quantity="speed"),
         lambda: charts.law_comparison({}, tokens=()),
         lambda: charts.law_comparison({"target": (1.0,)}, tokens=("a", "b")),
     ],

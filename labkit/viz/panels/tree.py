@@ -28,6 +28,7 @@ from labkit.viz.theme import LOOKS, TONES, Status, paint
 
 MOST = 24
 _LINE_ROW, _LIST_ROW = 46, 30
+_THICK = 'stroke-width="4"'
 _FAINT = 'class="lk-free" fill="#ffffff" stroke="#999999" stroke-dasharray="4 4"'
 _CUT = "✂\ufe0e"
 _KEY: tuple[Status, ...] = ("accepted", "rejected", "dropped", "pending", "resampled", "bonus")
@@ -82,9 +83,8 @@ class _Drawing:
     def pieces(self) -> Iterator[Piece]:
         shown = [s for s in self.found.spots if s.kind != "own" or self._settled]
         places = {s.node: s for s in shown if s.kind == "node"}
-        for spot in shown:
-            if spot.parent >= 0:
-                yield self._edge(places[spot.parent], spot)
+        edges = [self._edge(places[spot.parent], spot) for spot in shown if spot.parent >= 0]
+        yield from sorted(edges, key=lambda edge: _THICK in edge.markup)  # the path on top
         for spot in shown:
             yield Piece(spot.x, spot.y * self.pitch, self._chip(spot))
 
@@ -231,7 +231,7 @@ def _corner(rise: int, status: Status | None, child: int, *, dashed: bool) -> st
 
 def _stroke(path: str, status: Status | None, child: int, *, dashed: bool) -> str:
     colour = LOOKS[status].colour if status else TONES["ink"][0]
-    style = f'stroke="{colour}" stroke-width="{4 if status else 1.2}"'
+    style = f'stroke="{colour}" ' + (_THICK if status else 'stroke-width="1.2"')
     style += ' stroke-dasharray="2 3"' if dashed else ""
     name = "" if status else 'class="lk-inkline" stroke-opacity="0.5" '
     told = f' data-edge="{child}"' if child > 0 else ""
