@@ -208,6 +208,7 @@ def recipe_with(kind: str, **changes: Any) -> EagleRecipe:
         ("draft_vocab_size", "at least 1", recipe.draft_vocab_size >= 1),
         ("depth", "at least 1", recipe.depth >= 1),
         ("depth_decay", "above 0", recipe.depth_decay > 0),
+        ("shallow", "0 or more and below 1", 0 <= recipe.shallow < 1),
         ("noise", "0 or more", recipe.noise >= 0),
         ("batch_tokens", "at least 1", recipe.batch_tokens >= 1),
         ("learning_rate", "above 0", recipe.learning_rate > 0),

@@ -26,7 +26,7 @@ from labkit.toy import tiny
 from labkit.trace import Trace
 from labkit.training.data import read_rows
 from labkit.training.eagle import KINDS, convert, recipe_of, recipe_with, train_eagle
-from labkit.training.eagle_trainer import EagleTrainer
+from labkit.training.eagle_trainer import EagleTrainer, depth_at
 from labkit.training.features import cache_features
 from labkit.training.parallel import announced
 from labkit.training.run import PROVENANCE, RESUME
@@ -135,7 +135,8 @@ def slow_loss(trainer, target, row, features):
                 token = torch.tensor([[text[at + 1]]])
                 made = head(token, recycled, positions=where, kv=kv, mask=None)
                 recycled, normed = made.recycled, made.normed
-    return sum(0.8**s * sum(t) / max(1, len(t)) for s, t in enumerate(terms))
+    means = [sum(t) / max(1, len(t)) for t in terms]
+    return (means[0] + 0.8 * means[1] + 0.64 * means[2]) / 2.44
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "eagle31"])
@@ -147,12 +148,12 @@ def test_the_loss_is_that_of_a_drafter_at_every_position(target, data, states, k
     for row in trainer.rows.train[:4]:
         batch = features.batch([row], needs=NEEDS, device="cpu")
         with torch.no_grad():
-            fast, slow = trainer.loss(batch), slow_loss(trainer, target, row, features)
+            fast, slow = trainer.loss(batch, depth=3), slow_loss(trainer, target, row, features)
         torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
         # control: the weight of a step matters
         trainer.recipe = replace(trainer.recipe, depth_decay=0.7)
         with torch.no_grad():
-            assert abs(float(trainer.loss(batch) - slow)) > 1e-3
+            assert abs(float(trainer.loss(batch, depth=3) - slow)) > 1e-3
         trainer.recipe = replace(trainer.recipe, depth_decay=0.8)
 
 
@@ -163,15 +164,15 @@ def test_padding_and_prompts_do_not_count(target, data, states):
     assert len(short) < len(long)
 
     def loss(*rows):
-        return float(trainer.loss(features.batch(rows, needs=NEEDS, device="cpu")))
+        return float(trainer.loss(features.batch(rows, needs=NEEDS, device="cpu"), depth=3))
 
     with torch.no_grad():
         together, apart = loss(short, long), (loss(short), loss(long))
         assert min(apart) < together < max(apart)
         batch = features.batch([long], needs=NEEDS, device="cpu")
-        before = float(trainer.loss(batch))
+        before = float(trainer.loss(batch, depth=3))
         batch.states["final"][:, : len(long.prompt) - 1] = 7.0  # what the prompt predicted
-        assert float(trainer.loss(batch)) == before
+        assert float(trainer.loss(batch, depth=3)) == before
 
 
 def test_the_loss_of_eagle_1(target, data, states):
@@ -196,7 +197,7 @@ def test_the_loss_of_eagle_1(target, data, states):
                 log_q = trainer.head.logits(made)[trainer.vocab_ids].log_softmax(-1)
                 unlike.append(-(law * log_q).sum())
         slow = sum(near) / len(near) + 0.1 * sum(unlike) / len(unlike)
-        fast = trainer.loss(features.batch([row], needs=NEEDS, device="cpu"))
+        fast = trainer.loss(features.batch([row], needs=NEEDS, device="cpu"), depth=1)
     torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
 
 
@@ -211,6 +212,23 @@ def test_noise_is_uniform_and_follows_from_seed_and_step(target, data, states):
 
 
 # --- training ---
+
+
+def test_the_test_of_training_time_grows_deeper():
+    recipe = recipe_of("eagle3")
+    assert [depth_at(share, recipe) for share in (0, 0.49, 0.5, 0.74, 0.75, 1)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
+    always = replace(recipe, shallow=0.0, depth=2)
+    assert [depth_at(share, always) for share in (0, 0.5, 1)] == [2, 2, 2]
+    seven = replace(recipe, depth=7, shallow=0.4)
+    assert [depth_at(share, seven) for share in (0.39, 0.4, 0.51, 0.99)] == [1, 2, 3, 7]
+    assert depth_at(0.9, replace(recipe, depth=1)) == 1
 
 
 def train(target, data, states, out, kind, **options):
@@ -236,7 +254,7 @@ def live_acceptance(target, head, rows, *, draft_length):
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(target, data, states, kind):
     """J4: what training reports is what decoding gets; equal but for states in half precision."""
-    trainer = a_trainer(target, data, states, kind, draft_vocab_size=64)
+    trainer = a_trainer(target, data, states, kind, draft_vocab_size=64, shallow=0.0)
     before = trainer.measure()
     few = trainer.rows.train[:4]
     trainer.rows = replace(trainer.rows, train=few, held_out=few)
@@ -430,10 +448,10 @@ def test_two_processes_train_one_head(target, data, states, tmp_path):
     batches = list(alone._batches)
     plain = alone.loss
 
-    def both(batch):
+    def both(batch, *, depth):
         step = alone.at.step
         pair = [features.batch(b, needs=NEEDS, device="cpu") for b in batches[2 * step :][:2]]
-        return sum(plain(b) for b in pair) / 2
+        return sum(plain(b, depth=depth) for b in pair) / 2
 
     alone.loss = both
     for step in range(3):
@@ -499,6 +517,7 @@ def test_convert_refuses_what_cannot_be():
     ("changes", "named"),
     [
         ({"depth": 0}, "depth"),
+        ({"shallow": 1.0}, "shallow"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"draft_vocab_size": 0}, "draft_vocab_size"),
         ({"draft_vocab_size": 65}, "draft_vocab_size"),
