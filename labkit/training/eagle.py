@@ -21,7 +21,7 @@ from labkit.heads.checkpoints import checkpoint_of, write_checkpoint
 from labkit.heads.draft_checkpoint import CONFIG, TENSORS
 from labkit.heads.eagle import FINAL, EagleHead, head_config
 from labkit.progress import Progress
-from labkit.training.data import Row, frequent_ids, read_rows
+from labkit.training.data import Row, read_rows
 from labkit.training.eagle_trainer import RECIPES, EagleRecipe, EagleTrainer, new_head
 from labkit.training.features import Features, cache_features
 from labkit.training.parallel import Ranks, join
@@ -227,10 +227,3 @@ def _check_vocabulary(recipe: EagleRecipe, width: int) -> None:
     size = recipe.draft_vocab_size
     fits = size <= width
     require(fits, "recipe's draft_vocab_size", f"1 to {width}, the target's vocabulary", size)
-
-
-def coverage_of(rows: Sequence[Row], *, size: int) -> float:
-    """Share of reply tokens that the ``size`` commonest ones make up: a bound on acceptance."""
-    known = set(frequent_ids(rows, size=size).tolist())
-    replies = [token for row in rows for token in row.reply]
-    return sum(token in known for token in replies) / max(1, len(replies))

@@ -279,8 +279,7 @@ class EagleTrainer:
         made = unroll(self.head, tokens, [noisy], steps=1, first=first)[0]
         there, said = (t[:, first + 1 : -1] for t in (reply, kept))
         error = F.smooth_l1_loss(made.recycled[there].float(), final[:, first + 1 : -1][there])
-        rows = self.head.lm_head.weight if self.recipe.train_output else None
-        logits = F.linear(made.normed[said], self._target_rows if rows is None else rows)
+        logits = F.linear(made.normed[said], self._target_rows)
         likeness = soft_cross_entropy(logits, law)
         return self.recipe.feature_weight * error + self.recipe.token_weight * likeness
 

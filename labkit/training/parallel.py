@@ -87,10 +87,3 @@ def half_precision(device: torch.device) -> AbstractContextManager[object]:
     dtype = resolve_dtype("auto", device) if on_gpu else torch.bfloat16
     # float16 gradients would underflow without a loss scale; such GPUs train in float32
     return torch.autocast(device.type, dtype=dtype, enabled=on_gpu and dtype == torch.bfloat16)
-
-
-def total(value: Tensor, ranks: Ranks) -> float:
-    """The sum over the processes."""
-    if ranks.size > 1:
-        distributed.all_reduce(value)
-    return float(value)
