@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 
 from labkit.devices import available_devices, is_gpu, resolve_device, resolve_dtype
 
