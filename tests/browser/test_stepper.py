@@ -27,7 +27,7 @@ def page(browser: Browser) -> Iterator[Page]:
     opened.context.close()
 
 
-@pytest.mark.parametrize("name", ["chain", "tree", "odd_tokens", "plain", "cut_short"])
+@pytest.mark.parametrize("name", ["chain", "tree", "dynamic", "odd_tokens", "plain", "cut_short"])
 def test_the_live_picture_is_the_static_one(browser: Browser, name: str) -> None:
     trace = viz_traces.EVERY[name]()
     page = open_stepper(browser, viz.Stepper(trace, compare=0.04), **DESKTOP)
@@ -277,4 +277,75 @@ def test_an_old_browser_is_told_what_works(browser: Browser) -> None:
         "await stepper.default.render({ model, el: place }); }"
     )
     expect(page.locator("#place")).to_contain_text("display(stepper.picture)")
+    page.context.close()
+
+
+@pytest.fixture
+def tree(browser: Browser) -> Iterator[Page]:
+    stepper = viz.Stepper(viz_traces.dynamic(), compare=0.04)
+    opened = open_stepper(browser, stepper, **DESKTOP)
+    opened.evaluate("model.set('step', 4)")
+    yield opened
+    assert opened.complaints == []  # type: ignore[attr-defined]
+    opened.context.close()
+
+
+def lit(page: Page, kind: str) -> list[str]:
+    found = page.locator(f".lk-lit[data-{kind}]")
+    return found.evaluate_all(f"nodes => nodes.map((node) => node.dataset.{kind})")
+
+
+def test_pointing_at_a_node_lights_up_its_path_and_its_row(tree: Page) -> None:
+    tree.locator('[data-node="8"]').hover()
+    assert (sorted(lit(tree, "node")), lit(tree, "row")) == (["0", "1", "4", "8"], ["8"])
+    assert sorted(lit(tree, "edge")) == ["1", "4", "8"]
+    detail = tree.locator(".labkit-detail")
+    expect(detail).to_have_text(re.compile(r"^node 8 · ␣fox · below node 4 · .* confidence 0\.20"))
+    top = "document.querySelector('.labkit-stage').offsetTop"
+    told = tree.evaluate(top)
+    tree.locator('[data-row="2"]').hover()  # and from the mask back to the tree
+    assert (sorted(lit(tree, "node")), lit(tree, "row")) == (["0", "2"], ["2"])
+    tree.locator(".labkit-sentence").hover()
+    assert lit(tree, "node") == []
+    expect(detail).to_have_text("Point at a node to see its numbers and its path.")
+    assert tree.evaluate(top) == told  # nothing moves under the pointer
+
+
+def test_keys_walk_the_tree_while_arrows_still_step(tree: Page) -> None:
+    focused = "document.activeElement.dataset.node"
+    tree.locator(".labkit-stepper").focus()
+    tree.keyboard.press("ArrowDown")  # without T the page scrolls
+    assert tree.evaluate(focused) is None
+    for key, node in (("t", "0"), ("ArrowDown", "1"), ("ArrowDown", "4"), ("ArrowUp", "1")):
+        tree.keyboard.press(key)
+        assert tree.evaluate(focused) == node, key
+    assert lit(tree, "row") == ["1"]
+    name = tree.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert name.startswith("node 1 · ␣quick · below node 0")
+    tree.keyboard.press("ArrowRight")
+    assert step(tree) == 5
+    assert tree.evaluate(focused) == "1"  # drawn anew, and still where the reader was
+    tree.keyboard.press("Escape")
+    assert tree.evaluate("document.activeElement.className").startswith("labkit labkit-stepper")
+    assert lit(tree, "node") == []
+
+
+def test_without_trees_there_is_nothing_to_walk(page: Page) -> None:
+    page.locator(".labkit-stepper").focus()
+    page.keyboard.press("t")
+    assert page.locator(".labkit-detail").count() == 0
+    assert page.locator("[data-node]").count() == 0
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_trees_fit_on_a_phone(browser: Browser, width: int) -> None:
+    stepper = viz.Stepper(viz_traces.dynamic(), step=4)
+    page = open_stepper(browser, stepper, viewport={"width": width, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    outside = (
+        "() => { const svg = document.querySelector('.labkit-stage svg').getBoundingClientRect();"
+        "return [...document.querySelectorAll('[data-node], [data-row]')].filter((node) =>"
+        "node.getBoundingClientRect().right > svg.right + 1).length; }"
+    )
+    assert page.evaluate(outside) == 0
     page.context.close()

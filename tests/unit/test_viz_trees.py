@@ -328,8 +328,8 @@ def test_numbers_on_demand() -> None:
         chip = next(g for g in root.iter(f"{SVG}g") if g.get("data-node") == "4")
         title = chip.findtext(f"{SVG}title") or ""
         assert title == (
-            f"node 4 · ␣brown · below node 1 · proposed without a draw (q 1) · the head's own "
-            f"probability {sure[4] / sure[1]:.2f} · cumulative confidence {sure[4]:.2f}{told}"
+            f"node 4 · ␣brown · below node 1 · no draw (q 1) · own probability "
+            f"{sure[4] / sure[1]:.2f} · cumulative confidence {sure[4]:.2f}{told}"
         )
         assert chip.get("data-path") == "0 1 4"
 

@@ -150,7 +150,7 @@ class _Drawing:
             f"{n} {probability(c)}" for n, (_, c) in zip(names[:8], some, strict=False)
         )
         return _quiet(
-            first, f"{len(some)} pruned, ≤ {max(best, 0.01):.2f}", told, spot.width, self._l
+            first, f"{len(some)} pruned, best {probability(best)}", told, spot.width, self._l
         )
 
 
@@ -161,12 +161,12 @@ def node_words(story: Story, state: State, node: int) -> str:
     parts = [f"node {node} · {visible(story.trace.token_text(drafted.tokens[node]))}"]
     parts.append(f"below node {parent}")
     if drafted.deterministic:
-        parts.append("proposed without a draw (q 1)")
+        parts.append("no draw (q 1)")
     elif drafted.q and drafted.q[node] is not None:
         parts.append(f"q {probability(drafted.q[node] or 0.0)}")
     if drafted.confidence:
         alone = min(1.0, drafted.confidence[node] / (drafted.confidence[parent] or 1.0))
-        parts.append(f"the head's own probability {probability(alone)}")
+        parts.append(f"own probability {probability(alone)}")
         parts.append(f"cumulative confidence {probability(drafted.confidence[node])}")
     trial = _trial(round_, state, node)
     parts.append(f"p {probability(trial)}" if trial is not None else "")
