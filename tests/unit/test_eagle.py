@@ -52,7 +52,7 @@ def head_of(name: str, *, seed: int = 3) -> EagleHead:
 
 
 def target_for(head: EagleHead) -> Target:
-    return Target(deep(), needs=head.config.needs)
+    return Target(deep(), needs=head.config.needs, clock=lambda: 0.0)
 
 
 class Watching(Eagle):
