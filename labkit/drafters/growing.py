@@ -48,7 +48,7 @@ class _Candidates:
     """Children of one level, k * w of them, siblings side by side: [k * w] each.
 
     rows: [k, D], the head's raw logits at the k parents. qs: what each was drawn from.
-    possible: False where the parent's distribution had no token left.
+    possible: False where the parent's distribution had no token left, and below such a token.
     """
 
     tokens: Tensor
@@ -158,10 +158,11 @@ class Growing:
             tokens, possible, qs = self._draw(self.warp.law(logits), widths, width)
         else:
             tokens = logits.topk(min(width, logits.shape[-1]), -1).indices
-            possible = certain.gather(1, tokens) > -torch.inf
-            qs = [None] * tokens.numel()
+            possible, qs = torch.ones_like(tokens, dtype=torch.bool), [None] * tokens.numel()
         gains = certain.gather(1, tokens).nan_to_num(-torch.inf, neginf=-torch.inf)
         scores = level.scores[:, None] + gains
+        # below a token that was ruled out nothing is possible, however likely after it
+        possible = possible & (scores > -torch.inf)
         parents = level.numbers[:, None].expand_as(tokens)
         return _Candidates(
             tokens.flatten(), scores.flatten(), parents.flatten(), possible.flatten(), raw, qs

@@ -265,6 +265,36 @@ def test_a_tree_is_sized_by_cost_and_says_so() -> None:
     assert max(sizes["dear"]) < min(sizes["cheap"])
 
 
+class OneWord:
+    """Rules out every token but the one that follows the last by number."""
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        allowed = (int(ids[0, -1]) + 1) % scores.shape[-1]
+        return torch.full_like(scores, -torch.inf).index_fill_(1, torch.tensor([allowed]), 0.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_is_drafted_below_a_token_that_was_ruled_out(
+    shape: str, temperature: float
+) -> None:
+    """Where processors leave one word, a tree wider than that is the chain of such words."""
+    head = head_of("eagle3")
+    trace = run(
+        target_for(head),
+        Eagle(head, shape=SHAPES[shape]),
+        (1, 2, 3),
+        processors=[OneWord()],
+        max_new_tokens=9,
+        draft_length=3,
+        temperature=temperature,
+    )
+    assert trace.tokens == tuple(range(4, 13))
+    for event in drafted(trace):
+        first = event.tokens[0]
+        assert event.tokens == tuple(range(first, first + event.limit + 1))
+
+
 def test_a_head_that_is_never_asked_reads_everything_later() -> None:
     """Rounds without a draft leave pairs waiting; the next draft reads them all at once."""
     head = head_of("eagle3")
