@@ -259,7 +259,9 @@ class EagleTrainer:
         law = self._target_law(batch.states[FINAL][kept])
         line = kept.flatten().cumsum(0).view_as(kept) - 1  # position -> its line of ``law``
         if self.recipe.version == 1:
-            return self._feature_loss(batch, reply, kept, law, first=first)
+            guessed = kept[:, first + 1 : -1]  # no pair guesses what follows a text's first token
+            law = law[line[:, first + 1 : -1][guessed]]
+            return self._feature_loss(batch, reply, guessed, law, first=first)
         states = [batch.states[name] for name in self.head.config.needs]
         steps = unroll(self.head, batch.text.tokens, states, steps=depth, first=first)
         weights = [self.recipe.depth_decay**s for s in range(depth)]
@@ -271,15 +273,15 @@ class EagleTrainer:
         return total / sum(weights)
 
     def _feature_loss(
-        self, batch: FeatureBatch, reply: Tensor, kept: Tensor, law: Tensor, *, first: int
+        self, batch: FeatureBatch, reply: Tensor, guessed: Tensor, law: Tensor, *, first: int
     ) -> Tensor:
-        """EAGLE-1: the next state, and the law that it gives."""
+        """EAGLE-1: the next state, and the law that it gives; ``law``: a row per ``guessed``."""
         final, tokens = batch.states[FINAL], batch.text.tokens
         noisy = final + self._noise(final.shape)
         made = unroll(self.head, tokens, [noisy], steps=1, first=first)[0]
-        there, said = (t[:, first + 1 : -1] for t in (reply, kept))
+        there = reply[:, first + 1 : -1]
         error = F.smooth_l1_loss(made.recycled[there].float(), final[:, first + 1 : -1][there])
-        logits = F.linear(made.normed[said], self._target_rows)
+        logits = F.linear(made.normed[guessed], self._target_rows)
         likeness = soft_cross_entropy(logits, law)
         return self.recipe.feature_weight * error + self.recipe.token_weight * likeness
 

@@ -201,6 +201,20 @@ def test_the_loss_of_eagle_1(target, data, states):
     torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_follows_a_text_s_first_token_is_no_guess(target, tmp_path, kind):
+    """No pair stands before it; with a prompt of one token it is part of the reply."""
+    path = tmp_path / "text.jsonl"
+    rows = [{"p": [i], "r": [(7 * i + j) % 64 for j in range(12)]} for i in range(20)]
+    path.write_text("".join(map("{}\n".format, map(json.dumps, rows))))
+    trainer = a_trainer(target, path, tmp_path / "states", kind)
+    batch = trainer._features.batch(trainer.rows.train[:3], needs=NEEDS, device="cpu")
+    with torch.no_grad():
+        before = float(trainer.loss(batch, depth=1))
+        batch.text.targets[:, 0] = -1
+        torch.testing.assert_close(float(trainer.loss(batch, depth=1)), before)
+
+
 def test_noise_is_uniform_and_follows_from_seed_and_step(target, data, states):
     trainer = a_trainer(target, data, states, "eagle1", noise=0.2)
     drawn = trainer._noise(torch.Size((4, 128, 32)))
