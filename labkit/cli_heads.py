@@ -15,7 +15,7 @@ from labkit.cli_options import AsJson, emit
 from labkit.errors import BadInput
 
 if TYPE_CHECKING:
-    from labkit.heads.checkpoints import HeadCheckpoint
+    from labkit.heads.checkpoints import HeadCheckpoint, InspectReport
 
 Convention = Annotated[
     str | None,
@@ -31,6 +31,9 @@ def inspect(
     path: Annotated[str, typer.Argument(help="Folder of an EAGLE head, or a head of this lab.")],
     layer_ids: Convention = None,
     target_layers: Depth = None,
+    model: Annotated[
+        str | None, typer.Option(help="The target: settles open layer ids by measuring.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a head's files hold, and what is missing, unused or suspicious.
@@ -40,6 +43,8 @@ def inspect(
     from labkit.heads.checkpoints import inspect_checkpoint, report_text
 
     report = inspect_checkpoint(_folder(path), convention=layer_ids, target_layers=target_layers)
+    if model is not None and not (report.refused or report.missing or report.misfits):
+        report = _measured(path, layer_ids, model)
     record = {"path": path, **asdict(report)}
     emit(record, as_json=as_json, text=report_text(report))
     if report.refused or report.missing or report.misfits:
@@ -86,6 +91,23 @@ def export(
     for doubt in report.suspicious:
         text += f"\nsuspicious: {doubt}"
     emit(record, as_json=as_json, text=text)
+
+
+def _measured(head: str, layer_ids: str | None, model: str) -> "InspectReport":
+    """The report with the target at hand: whatever is still open is measured."""
+    from labkit.heads.checkpoints import read_checkpoint, readings
+    from labkit.lab.readings import QUESTIONS, measure_readings, settled
+    from labkit.lab.session import open_lab
+
+    lab = open_lab(model)
+    layers = lab.model.config.get_text_config().num_hidden_layers
+    checkpoint = read_checkpoint(_folder(head), convention=layer_ids, target_layers=layers)
+    if len(readings(checkpoint, target_layers=layers)) > 1:
+        prompts = [lab.tokens(question) for question in QUESTIONS]
+        dtype, device = lab.loaded.dtype, lab.loaded.device
+        measured = measure_readings(checkpoint, lab.model, prompts, dtype=dtype, device=device)
+        checkpoint = settled(checkpoint, measured)
+    return checkpoint.report
 
 
 def _read(head: str, layer_ids: str | None, target_layers: int | None) -> "HeadCheckpoint":

@@ -5,6 +5,7 @@ Does not know: file formats, drafting.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import torch
 import labkit
 from labkit.drafters.shapes import Chain, DynamicTree, Shape
 from labkit.errors import BadInput, ModelUnavailable
-from labkit.heads.checkpoints import load_head
+from labkit.heads.checkpoints import build_head, read_checkpoint, readings
 from labkit.heads.checkpoints.read import name_of
 from labkit.heads.draft_checkpoint import target_fingerprint
 from labkit.heads.eagle import EagleHead
+from labkit.lab.readings import measure_readings, settled
 
 WEIGHTS = Path(labkit.__file__).parent / "weights"
 
@@ -54,10 +56,14 @@ def head_for(
     model: Any,
     *,
     source: str | None,
+    prompts: Callable[[], Sequence[Sequence[int]]],
     dtype: torch.dtype,
     device: torch.device,
 ) -> EagleHead:
     """The head of an EAGLE method: the folder ``source``, or the one that comes with the lab.
+
+    Args:
+        prompts: asked for when the file can be read in several ways: `readings` are then measured.
 
     Raises:
         ModelUnavailable: neither is there. BadInput: ``source`` holds another kind of head.
@@ -71,7 +77,12 @@ def head_for(
             got="neither",
             next_step=f"name a checkpoint (--head), or train one with `labkit train {wanted.kind}`",
         )
-    head = load_head(path, target_model=model, dtype=dtype, device=device)
+    layers = model.config.get_text_config().num_hidden_layers
+    checkpoint = read_checkpoint(path, target_layers=layers)
+    if len(readings(checkpoint, target_layers=layers)) > 1:
+        measured = measure_readings(checkpoint, model, prompts(), dtype=dtype, device=device)
+        checkpoint = settled(checkpoint, measured)
+    head = build_head(checkpoint, target_model=model, dtype=dtype, device=device)
     if (head.config.version == 1) != (wanted.kind == "eagle1"):
         raise BadInput(
             f"--head for method {method!r}",

@@ -31,6 +31,7 @@ from labkit.kernels import use_skinny_linear
 from labkit.lab.heads import EAGLE, head_for, shipped
 from labkit.lab.load import LoadedModel, load_model
 from labkit.lab.presets import DEFAULT
+from labkit.lab.readings import QUESTIONS
 from labkit.sampling import Processor, processor_name
 from labkit.streaming import TextStream
 from labkit.target import Target
@@ -171,7 +172,14 @@ class Lab:
 
     def _eagle(self, method: str) -> Eagle:
         dtype, device = self.loaded.dtype, self.loaded.device
-        head = head_for(method, self.model, source=self.head, dtype=dtype, device=device)
+        head = head_for(
+            method,
+            self.model,
+            source=self.head,
+            prompts=lambda: [self.tokens(question) for question in QUESTIONS],
+            dtype=dtype,
+            device=device,
+        )
         if self.loaded.linear == "skinny":
             use_skinny_linear(head)
         shape = self.shape or EAGLE[method].shape
