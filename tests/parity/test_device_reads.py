@@ -4,6 +4,7 @@ On the GPU where there is one, else on a device that is not there (`far.py`); wh
 calls that wait for it, or would.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +19,11 @@ from labkit.config import DecodeConfig
 from labkit.decode import speculate
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
+from labkit.drafters.eagle import Eagle
 from labkit.drafters.ngram import NGram
+from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
 from labkit.events import Committed
+from labkit.heads.eagle import head_config, random_head
 from labkit.target import Target
 
 PROMPT = prompt_of(17)
@@ -98,6 +102,35 @@ def test_at_most_two_reads_per_round(
         **settings,
     )
     assert max(reads) == 2
+
+
+SHAPES: dict[str, Shape] = {
+    "chain": Chain(),
+    "static": SMALL_TREE,
+    "dynamic": DynamicTree(top_k=3, nodes=7),
+}
+
+
+@pytest.mark.parametrize("settings", ["greedy", "processors, sampled"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("confidence", [0.0, 1e-9])
+def test_a_head_s_draft_is_read_once(
+    shape: str, settings: str, confidence: float, there: Elsewhere
+) -> None:
+    """Whole trees too; only a head that asks itself how sure it is reads once more per depth."""
+    model = llama()
+    config = head_config(model, 3, boundaries=(0, 1), fc_norm=True, norm_output=True)
+    head = copy.deepcopy(random_head(config, model))  # its embedding is the model's own
+    counts, run = [], DecodeConfig(max_new_tokens=6, draft_length=3, **SETTINGS[settings])
+    with there.counting() as away:
+        target = Target(there.move(model), needs=head.config.needs)
+        drafter = Eagle(there.move(head), shape=SHAPES[shape], confidence=confidence)
+        for event in speculate(target, drafter, PROMPT, config=run):
+            if isinstance(event, Committed):
+                counts.append(len(away.reads))
+    assert counts[0] == (2 if not confidence else 2 + 3)
+    reads = [after - before for before, after in zip([0, *counts], counts, strict=False)]
+    assert max(reads) == counts[0]
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
