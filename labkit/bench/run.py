@@ -221,13 +221,15 @@ def _baseline(method: str, mine: _Runs) -> Row:
 
 
 def conditions(lab: Lab, prompts: Sequence[Prompt], **settings: Any) -> dict[str, Any]:
-    """What a reader of the table must know."""
+    """What a reader of the table must know; drafters and shapes only where they were named."""
+    named = {"draft model": lab.draft, "head": lab.head, "shape": lab.shape}
     return {
         "model": lab.loaded.name,
         "dtype": dtype_name(lab.loaded.dtype),
         "device": lab.loaded.device.type,
         "linear": lab.loaded.linear,
         "draft lengths": settings.get("draft_length", DRAFT_LENGTH),
+        **{name: str(given) for name, given in named.items() if given},
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "prompts": len(prompts),

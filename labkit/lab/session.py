@@ -288,6 +288,8 @@ class Lab:
             "drafter": drafter.name if drafter else method,
             "draft_model": self.draft or "",
             "head": self.head or "",
+            "shape": repr(self.shape) if self.shape else "",
+            "confidence": self.confidence,
             "prompt": prompt if isinstance(prompt, str) else "",
             "chat": chat,
             "processors": [*map(processor_name, processors)],

@@ -441,6 +441,9 @@ def test_a_head_of_one_s_own_drafts(head_folder: tuple[Any, str], lab: Lab) -> N
     plain = bench.record([1, 2, 3, 4], method="ar", max_new_tokens=10, eos=None)
     assert trace.tokens == plain.tokens
     assert trace.header["head"] == folder
+    assert trace.header["shape"] == "DynamicTree(top_k=2, nodes=5, costs=None)"
+    facts = conditions(bench, PROMPTS)
+    assert (facts["head"], facts["shape"]) == (folder, trace.header["shape"])
     assert max(len(r.drafted.tokens) for r in trace.rounds) == 6
     with pytest.raises(BadInput, match=r"expected an eagle1 head, got EAGLE-3\.1"):
         bench.record([1, 2, 3, 4], method="eagle1")
