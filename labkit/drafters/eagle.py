@@ -105,6 +105,7 @@ class Eagle(Drafter):
 
     @torch.inference_mode()
     def propose(self, tokens: Sequence[int], rng: Rng, *, depth: int, warp: Warp) -> Draft:
+        self.forget()  # guesses of a draft that nobody judged
         if depth < 1 or not (self._waiting or self._last):
             return Draft.deterministic(DraftTree.chain(tokens[-1:]))
         before = self._clock()

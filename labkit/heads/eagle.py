@@ -431,10 +431,11 @@ def random_head(
         for name, weight in head.named_parameters():
             if "norm" in name:
                 nn.init.uniform_(weight, 0.5, 1.5)
-    head.embed_tokens = target_model.get_input_embeddings()
+    embedding = target_model.get_input_embeddings().weight.detach()
+    head.embed_tokens = nn.Embedding.from_pretrained(embedding)
     output = target_model.get_output_embeddings().weight
     if vocab_ids is not None:
         output = output[vocab_ids]
     with torch.no_grad():
         head.lm_head.weight.copy_(output)
-    return head.to(output.dtype).eval().requires_grad_(False)
+    return head.to(output.device, output.dtype).eval().requires_grad_(False)

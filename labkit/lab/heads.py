@@ -83,7 +83,10 @@ def head_for(
         measured = measure_readings(checkpoint, model, prompts(), dtype=dtype, device=device)
         checkpoint = settled(checkpoint, measured)
     head = build_head(checkpoint, target_model=model, dtype=dtype, device=device)
-    if (head.config.version == 1) != (wanted.kind == "eagle1"):
+    # variants in the wild pass under both names of the third version
+    exact = {"EAGLE-1": "eagle1", "EAGLE-3": "eagle3", "EAGLE-3.1": "eagle31"}
+    kinds = ("eagle1",) if head.config.version == 1 else ("eagle3", "eagle31")
+    if wanted.kind != exact.get(name_of(head.config), wanted.kind) or wanted.kind not in kinds:
         raise BadInput(
             f"--head for method {method!r}",
             expected=f"an {wanted.kind} head",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from labkit.config import DecodeConfig
 from labkit.decode import speculate
+from labkit.drafters.base import Commit
 from labkit.drafters.eagle import Eagle
 from labkit.drafters.nothing import Nothing
 from labkit.drafters.shapes import SMALL_TREE, Chain, Costs, DynamicTree, Shape, StaticTree
@@ -19,6 +20,7 @@ from labkit.errors import BadInput
 from labkit.events import Drafted
 from labkit.heads.eagle import EagleHead, head_config, random_head
 from labkit.metrics import acceptance
+from labkit.sampling import TorchRng, Warp
 from labkit.target import Target
 from labkit.toy import tiny
 
@@ -329,3 +331,22 @@ def test_acceptance_is_what_the_logits_say(name: str) -> None:
             right += guess == record.committed.tokens[0]
         text += record.committed.tokens
     assert (acceptance(trace).accepted, acceptance(trace).drafted) == (right, tried)
+
+
+def test_a_draft_that_nobody_judged_leaves_no_trace() -> None:
+    """Asked twice, with nothing committed between, a drafter says the same."""
+    head = head_of("eagle3")
+    for shape in SHAPES.values():
+        drafter, prompt = Eagle(head, shape=shape), prompt_of(9)
+        target = target_for(head)
+        drafter.observe(Commit(prompt, target.prefill(prompt)))
+        options: dict[str, Any] = {"depth": 3, "warp": Warp()}
+        first, again = (drafter.propose(prompt, TorchRng(0), **options) for _ in range(2))
+        assert again.tree == first.tree
+        assert again.confidence == pytest.approx(first.confidence)
+
+
+def test_a_random_head_leaves_its_target_alone() -> None:
+    model = tiny("llama", layers=8)
+    random_head(head_config(model, 3), model).double()
+    assert {p.dtype for p in model.parameters()} == {torch.float32}

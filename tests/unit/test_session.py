@@ -447,6 +447,8 @@ def test_a_head_of_one_s_own_drafts(head_folder: tuple[Any, str], lab: Lab) -> N
     assert max(len(r.drafted.tokens) for r in trace.rounds) == 6
     with pytest.raises(BadInput, match=r"expected an eagle1 head, got EAGLE-3\.1"):
         bench.record([1, 2, 3, 4], method="eagle1")
+    with pytest.raises(BadInput, match=r"expected an eagle3 head, got EAGLE-3\.1"):
+        bench.record([1, 2, 3, 4], method="eagle3")
     with pytest.raises(ModelUnavailable, match="labkit train eagle3"):
         Lab(loaded).record([1, 2, 3, 4], method="eagle3")
 
