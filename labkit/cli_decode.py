@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labkit.cli_options import AsJson, Device, Dtype, Model, emit
-from labkit.config import AVAILABLE, DecodeConfig, check_method
+from labkit.config import AVAILABLE, DecodeConfig, check_confidence, check_method
 from labkit.errors import BadInput
 from labkit.events import Committed
 
@@ -298,13 +298,7 @@ def _check_drafters(
     methods: Sequence[str], *, draft: str | None, head: str | None, confidence: float
 ) -> None:
     """Refuse options of a drafter that is not used, or that cannot be."""
-    if not 0 <= confidence < 1:
-        raise BadInput(
-            "--draft-confidence",
-            expected="a number in [0, 1)",
-            got=repr(confidence),
-            next_step="choose another; 0 always drafts to full length",
-        )
+    check_confidence(confidence, name="--draft-confidence")
     eagle = any(method.startswith("eagle") for method in methods)
     unused = (
         ("--draft", draft is not None and "draft" not in methods, "the method draft"),

@@ -95,18 +95,18 @@ def export(
 
 def _measured(head: str, layer_ids: str | None, model: str) -> "InspectReport":
     """The report with the target at hand: whatever is still open is measured."""
-    from labkit.heads.checkpoints import read_checkpoint, readings
-    from labkit.lab.readings import QUESTIONS, measure_readings, settled
+    from labkit.lab.readings import QUESTIONS, read_settled
     from labkit.lab.session import open_lab
 
     lab = open_lab(model)
-    layers = lab.model.config.get_text_config().num_hidden_layers
-    checkpoint = read_checkpoint(_folder(head), convention=layer_ids, target_layers=layers)
-    if len(readings(checkpoint, target_layers=layers)) > 1:
-        prompts = [lab.tokens(question) for question in QUESTIONS]
-        dtype, device = lab.loaded.dtype, lab.loaded.device
-        measured = measure_readings(checkpoint, lab.model, prompts, dtype=dtype, device=device)
-        checkpoint = settled(checkpoint, measured)
+    checkpoint = read_settled(
+        _folder(head),
+        lab.model,
+        prompts=lambda: [lab.tokens(question) for question in QUESTIONS],
+        dtype=lab.loaded.dtype,
+        device=lab.loaded.device,
+        convention=layer_ids,
+    )
     return checkpoint.report
 
 

@@ -123,3 +123,19 @@ def check_method(method: str, *, available: Sequence[str] = METHODS) -> str:
             next_step="choose a method from the list",
         )
     return method
+
+
+def check_confidence(confidence: float, *, name: str = "confidence") -> float:
+    """The threshold below which a drafter stops, if it is one.
+
+    Raises:
+        BadInput: outside [0, 1), under ``name``.
+    """
+    if not 0 <= confidence < 1:
+        raise BadInput(
+            name,
+            expected="a number in [0, 1)",
+            got=repr(confidence),
+            next_step=f"change {name}; 0 always drafts to full length",
+        )
+    return confidence

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.config import check_confidence
 from labkit.draft import Draft
 from labkit.drafters.base import Commit, Drafter
 from labkit.errors import BadInput
@@ -54,13 +55,7 @@ class DraftModel(Drafter):
         confidence: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if not 0 <= confidence < 1:
-            raise BadInput(
-                "confidence",
-                expected="a number in [0, 1)",
-                got=repr(confidence),
-                next_step="change confidence; 0 always drafts to full length",
-            )
+        check_confidence(confidence)
         if tokenizers is not None:
             check_same_tokens(*tokenizers)
         self._lm = Target(model, clock=clock)

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from labkit.config import check_confidence
 from labkit.draft import Draft
 from labkit.drafters.base import Commit, Drafter
 from labkit.drafters.growing import Growing
 from labkit.drafters.shapes import Chain, Shape
-from labkit.errors import BadInput
 from labkit.heads.eagle import EagleHead, HeadStep
 from labkit.sampling import Rng, Warp
 from labkit.tree import DraftTree
@@ -54,13 +54,7 @@ class Eagle(Drafter):
         name: str | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if not 0 <= confidence < 1:
-            raise BadInput(
-                "confidence",
-                expected="a number in [0, 1)",
-                got=repr(confidence),
-                next_step="change confidence; 0 always drafts to full length",
-            )
+        check_confidence(confidence)
         self.head = head
         self.needs = head.config.needs
         self.name = name or f"eagle{head.config.version}"

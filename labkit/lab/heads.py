@@ -15,11 +15,11 @@ import torch
 import labkit
 from labkit.drafters.shapes import Chain, DynamicTree, Shape
 from labkit.errors import BadInput, ModelUnavailable
-from labkit.heads.checkpoints import build_head, read_checkpoint, readings
+from labkit.heads.checkpoints import build_head
 from labkit.heads.checkpoints.read import name_of
 from labkit.heads.draft_checkpoint import target_fingerprint
 from labkit.heads.eagle import EagleHead
-from labkit.lab.readings import measure_readings, settled
+from labkit.lab.readings import read_settled
 
 WEIGHTS = Path(labkit.__file__).parent / "weights"
 
@@ -77,11 +77,7 @@ def head_for(
             got="neither",
             next_step=f"name a checkpoint (--head), or train one with `labkit train {wanted.kind}`",
         )
-    layers = model.config.get_text_config().num_hidden_layers
-    checkpoint = read_checkpoint(path, target_layers=layers)
-    if len(readings(checkpoint, target_layers=layers)) > 1:
-        measured = measure_readings(checkpoint, model, prompts(), dtype=dtype, device=device)
-        checkpoint = settled(checkpoint, measured)
+    checkpoint = read_settled(path, model, prompts=prompts, dtype=dtype, device=device)
     head = build_head(checkpoint, target_model=model, dtype=dtype, device=device)
     # variants in the wild pass under both names of the third version
     exact = {"EAGLE-1": "eagle1", "EAGLE-3": "eagle3", "EAGLE-3.1": "eagle31"}

@@ -8,8 +8,9 @@ layers 1, 14 and 24, which are states after 2, 15 and 25. Both run, both give th
 the wrong one the head guesses worse (vLLM PR #43671: some 45 % against 10 % at the first position).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,13 @@ import torch
 from labkit.config import DecodeConfig
 from labkit.decode import speculate
 from labkit.drafters.eagle import Eagle
-from labkit.heads.checkpoints import HeadCheckpoint, build_head, readings, settle
+from labkit.heads.checkpoints import (
+    HeadCheckpoint,
+    build_head,
+    read_checkpoint,
+    readings,
+    settle,
+)
 from labkit.heads.eagle import EagleConfig
 from labkit.metrics import acceptance
 from labkit.target import Target
@@ -38,6 +45,28 @@ class Measured:
     @property
     def rate(self) -> float:
         return self.right / self.tried if self.tried else 0.0
+
+
+def read_settled(
+    path: Path,
+    target_model: Any,
+    *,
+    prompts: Callable[[], Sequence[Sequence[int]]],
+    dtype: torch.dtype,
+    device: torch.device,
+    convention: str | None = None,
+) -> HeadCheckpoint:
+    """A head's file with one reading: measured where it is open to several.
+
+    Args:
+        prompts: asked for only then. convention: see `read_checkpoint`.
+    """
+    layers = target_model.config.get_text_config().num_hidden_layers
+    checkpoint = read_checkpoint(path, convention=convention, target_layers=layers)
+    if len(readings(checkpoint, target_layers=layers)) <= 1:
+        return checkpoint
+    measured = measure_readings(checkpoint, target_model, prompts(), dtype=dtype, device=device)
+    return settled(checkpoint, measured)
 
 
 def measure_readings(

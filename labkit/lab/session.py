@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import labkit
-from labkit.config import AVAILABLE, DecodeConfig, check_method
+from labkit.config import AVAILABLE, DecodeConfig, check_confidence, check_method
 from labkit.decode import speculate
 from labkit.devices import dtype_name, is_gpu, synchronise
 from labkit.drafters.base import Drafter
@@ -90,13 +90,7 @@ class Lab:
     _drafters: dict[str, Drafter] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.confidence < 1:
-            raise BadInput(
-                "confidence",
-                expected="a number in [0, 1)",
-                got=repr(self.confidence),
-                next_step="change confidence; 0 always drafts to full length",
-            )
+        check_confidence(self.confidence)
         self.target = Target(self.loaded.model, width=self.width)
 
     @property
