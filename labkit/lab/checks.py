@@ -1,151 +1,21 @@
 """Exercises that answer back: right, or which mistake it probably is.
 
-Owns: the cases, the likely mistakes, and the judgement. Does not know: lessons; the words, which
-are in ``strings/``.
+Owns: the cases and the likely mistakes. Does not know: lessons; how answers are compared; the
+words, which are in ``strings/``.
 Invariants: a check never raises because of what a learner wrote; an exercise that has not been
-begun is neither right nor wrong; a mistake is named only when it explains every case.
+begun is neither right nor wrong.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from labkit.lab import broken
-from labkit.lab.cards import Card
+from labkit.lab.judging import Exercise, Result, copies, same_number, same_row, short
 from labkit.lab.laws import first_token, largest_gap
-from labkit.lab.store import home_directory
 from labkit.lab.wording import say
 from labkit.trace import Round, Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The outcome of one check. passed: None when there is nothing to judge yet."""
-
-    exercise: str
-    passed: bool | None
-    message: str
-
-    @property
-    def card(self) -> Card:
-        return Card({True: "✓", False: "✗", None: "…"}[self.passed], self.message)
-
-    def keep(self, folder: Path | None = None) -> Path:
-        """Append this result to ``progress.jsonl``; nothing is ever kept unless you call this.
-
-        Args:
-            folder: where; by default the lab's folder in the user's cache directory.
-        """
-        path = (folder or home_directory()) / "progress.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"exercise": self.exercise, "passed": self.passed}) + "\n")
-        return path
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self.card._repr_mimebundle_()
-
-    def __repr__(self) -> str:
-        return repr(self.card)
-
-
-@dataclass(frozen=True, slots=True)
-class _Exercise:
-    """A function to write. right: the solution; mistakes: by name, tried in order; same: do two
-    answers agree; show: an argument or answer in words."""
-
-    name: str
-    cases: Sequence[tuple[Any, ...]]
-    right: Callable[..., Any]
-    mistakes: Mapping[str, Callable[..., Any]]
-    same: Callable[[Any, Any], bool]
-    show: Callable[[Any], str]
-
-    def judge(self, learner: Callable[..., Any], *, lang: str, **values: object) -> Result:
-        """Run the learner's function on every case and say what is right or likely wrong.
-
-        Args:
-            values: fill gaps of the message for "passed".
-        """
-        answers = []
-        for case in self.cases:
-            try:
-                answer = learner(*_copies(case))
-            except NotImplementedError:
-                return Result(self.name, None, say("checks.not_written", lang=lang, name=self.name))
-            except Exception as error:  # whatever a learner wrote, they get an answer
-                told = f"{type(error).__name__}: {error}".rstrip(": ")
-                return self._no("raised", lang=lang, arguments=self._told(case), error=told)
-            if answer is None:
-                return self._no("returns_nothing", lang=lang)
-            answers.append(answer)
-        if self._explains(self.right, answers):
-            return Result(self.name, True, say(f"checks.{self.name}.passed", lang=lang, **values))
-        return self._diagnose(answers, lang)
-
-    def _diagnose(self, answers: list[Any], lang: str) -> Result:
-        for mistake, wrong in self.mistakes.items():
-            if self._explains(wrong, answers):
-                return Result(self.name, False, say(f"checks.{self.name}.{mistake}", lang=lang))
-        for case, answer in zip(self.cases, answers, strict=True):
-            right = self.right(*_copies(case))
-            if not self._same(right, answer):
-                return self._no(
-                    "generic",
-                    lang=lang,
-                    arguments=self._told(case),
-                    right=self.show(right),
-                    got=self.show(answer),
-                )
-        raise AssertionError("an answer that is wrong nowhere is right")
-
-    def _no(self, key: str, *, lang: str, **values: object) -> Result:
-        return Result(self.name, False, say(f"checks.{key}", lang=lang, name=self.name, **values))
-
-    def _explains(self, explanation: Callable[..., Any], answers: list[Any]) -> bool:
-        """Would ``explanation`` have given just these answers?"""
-        pairs = zip(self.cases, answers, strict=True)
-        return all(self._same(explanation(*_copies(case)), answer) for case, answer in pairs)
-
-    def _same(self, ours: Any, answer: Any) -> bool:
-        try:
-            return self.same(ours, answer)
-        except Exception:  # an answer of another kind is a wrong answer
-            return False
-
-    def _told(self, case: Sequence[Any]) -> str:
-        return ", ".join(self.show(argument) for argument in case)
-
-
-def _copies(case: Sequence[Any]) -> list[Any]:
-    """A case that the learner's function may change without harm."""
-    return [
-        x.clone() if isinstance(x, Tensor) else list(x) if isinstance(x, list) else x for x in case
-    ]
-
-
-def _same_number(ours: Any, answer: Any) -> bool:
-    return abs(float(ours) - float(answer)) < 1e-9
-
-
-def _same_row(ours: Any, answer: Any) -> bool:
-    row = torch.as_tensor(answer, dtype=torch.float64)
-    return row.shape == ours.shape and bool(torch.allclose(ours, row, atol=1e-9, equal_nan=True))
-
-
-def _short(value: Any) -> str:
-    """A number, tensor or list in few digits."""
-    if isinstance(value, Tensor):
-        return "[" + ", ".join(f"{v:.2f}" for v in value.flatten().tolist()) + "]"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
-
 
 # --- lesson 00: read one round ------------------------------------------------------------------
 
@@ -200,7 +70,7 @@ def _misread(trace: Trace, round_: Round, drafted: int, accepted: int, own: str)
 
 # --- lesson 01: tokens per round ----------------------------------------------------------------
 
-_EXPECTED = _Exercise(
+_EXPECTED = Exercise(
     "expected_tokens",
     cases=[(0.8, 4), (0.5, 1), (0.3, 3), (0.0, 5), (1.0, 2), (0.6, 0)],
     right=lambda a, k: sum(a**i for i in range(k + 1)),
@@ -211,8 +81,8 @@ _EXPECTED = _Exercise(
         "too_long": lambda a, k: sum(a**i for i in range(k + 2)),
         "last_only": lambda a, k: a**k,
     },
-    same=_same_number,
-    show=_short,
+    same=same_number,
+    show=short,
 )
 
 
@@ -223,7 +93,7 @@ def expected_tokens(learner: Callable[[float, int], float], *, lang: str = "en")
 
 # --- lesson 02: the accept rule -----------------------------------------------------------------
 
-_ACCEPT = _Exercise(
+_ACCEPT = Exercise(
     "accept",
     cases=[
         (0.5, 0.2, 0.99),
@@ -246,8 +116,8 @@ _ACCEPT = _Exercise(
         "always": lambda p, q, u: True,
         "never": lambda p, q, u: False,
     },
-    same=_same_number,
-    show=_short,
+    same=same_number,
+    show=short,
 )
 
 
@@ -273,7 +143,7 @@ def _negative(p: Tensor, q: Tensor) -> Tensor:
     return p - q
 
 
-_RESIDUAL = _Exercise(
+_RESIDUAL = Exercise(
     "residual",
     cases=_PAIRS,
     right=broken.RIGHT.after,
@@ -285,8 +155,8 @@ _RESIDUAL = _Exercise(
         "from_p": broken.FAULTS["from_p"].after,
         "softmax": lambda p, q: torch.softmax(p - q, -1),
     },
-    same=_same_row,
-    show=_short,
+    same=same_row,
+    show=short,
 )
 
 
@@ -301,7 +171,7 @@ def residual(learner: Callable[[Tensor, Tensor], Tensor], *, lang: str = "en") -
 def _has_negative(learner: Callable[[Tensor, Tensor], Tensor]) -> bool:
     """Negative or infinite numbers, however they came about (p - q sums to 0)."""
     try:
-        rows = [torch.as_tensor(learner(*_copies(pair))) for pair in _PAIRS]
+        rows = [torch.as_tensor(learner(*copies(pair))) for pair in _PAIRS]
         return any(bool((row < -1e-9).any() or not row.isfinite().all()) for row in rows)
     except Exception:  # the ordinary judgement has told the learner already
         return False
@@ -358,7 +228,7 @@ def _sorted(committed: list[int], nodes: list[int], path: list[int]) -> Slots:
     return sorted(kept), freed
 
 
-_AFTER_ROUND = _Exercise(
+_AFTER_ROUND = Exercise(
     "after_round",
     cases=[
         ([0, 1, 2], [3, 4, 5, 6], [0, 1, 2]),
@@ -376,7 +246,7 @@ _AFTER_ROUND = _Exercise(
         "sorted": _sorted,
     },
     same=lambda ours, answer: [list(x) for x in ours] == [list(x) for x in answer],
-    show=_short,
+    show=short,
 )
 
 
@@ -389,7 +259,7 @@ def after_round(
     if result.passed is not False:
         return result
     try:
-        answers = [learner(*_copies(case)) for case in _AFTER_ROUND.cases]
+        answers = [learner(*copies(case)) for case in _AFTER_ROUND.cases]
         pairs = [(list(kept), list(freed)) for kept, freed in answers]
     except (TypeError, ValueError):
         return Result("after_round", False, say("checks.after_round.shape", lang=lang))
@@ -399,3 +269,106 @@ def after_round(
     if all(kept == right for (kept, _), (right, _) in zip(pairs, rights, strict=True)):
         return Result("after_round", False, say("checks.after_round.freed", lang=lang))
     return result
+
+
+# --- lesson 05: the mask of a tree --------------------------------------------------------------
+
+Mask = list[list[bool]]
+
+
+def _above(parents: Sequence[int], node: int) -> list[int]:
+    """The node, its parent, and so on up to the root."""
+    path = []
+    while node != -1:
+        path.append(node)
+        node = parents[node]
+    return path
+
+
+def _mask(parents: Sequence[int], sees: Callable[[int, int], bool]) -> Mask:
+    return [[sees(i, j) for j in range(len(parents))] for i in range(len(parents))]
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    return [len(_above(parents, node)) for node in range(len(parents))]
+
+
+_TREE_MASK = Exercise(
+    "tree_mask",
+    cases=[
+        ([-1, 0, 1, 2],),
+        ([-1, 0, 0, 1, 2],),
+        ([-1, 0, 0, 1, 1, 2],),
+        ([-1, 0, 0, 0, 1, 1, 2, 4, 4, 7],),
+        ([-1],),
+    ],
+    right=lambda t: _mask(t, lambda i, j: j in _above(t, i)),
+    mistakes={
+        "causal": lambda t: _mask(t, lambda i, j: j <= i),
+        "not_itself": lambda t: _mask(t, lambda i, j: j != i and j in _above(t, i)),
+        "parent_only": lambda t: _mask(t, lambda i, j: j in (i, t[i])),
+        "no_root": lambda t: _mask(t, lambda i, j: j == i or (j > 0 and j in _above(t, i))),
+        "by_depth": lambda t: _mask(t, lambda i, j: j == i or _depths(t)[j] < _depths(t)[i]),
+        "transposed": lambda t: _mask(t, lambda i, j: i in _above(t, j)),
+    },
+    same=lambda ours, answer: [[bool(x) for x in row] for row in answer] == ours,
+    show=lambda value: short(value).replace("True", "1").replace("False", "0"),
+)
+
+
+def tree_mask(learner: Callable[[list[int]], Mask], *, lang: str = "en") -> Result:
+    """Who may look at whom in a tree: ``learner(parents) -> rows of True and False``."""
+    return _TREE_MASK.judge(learner, lang=lang)
+
+
+# --- lesson 06: what a head reads, and what its words mean ---------------------------------------
+
+Triples = list[tuple[int, int, int]]
+
+_PAIRS_READ = Exercise(
+    "pairs",
+    cases=[(4,), (2,), (7,), (1,)],
+    right=lambda n: [(t - 1, t, t + 1) for t in range(1, n)],
+    mistakes={
+        "same_place": lambda n: [(t, t, t + 1) for t in range(n - 1)],
+        "same_place_late": lambda n: [(t, t, t + 1) for t in range(1, n)],
+        "first_token": lambda n: [(t - 1, t, t + 1) for t in range(n)],
+        "last_pair": lambda n: [(t - 1, t, t + 1) for t in range(1, n - 1)],
+        "guesses_itself": lambda n: [(t - 1, t, t) for t in range(1, n)],
+        "swapped": lambda n: [(t, t - 1, t + 1) for t in range(1, n)],
+    },
+    same=lambda ours, answer: [tuple(row) for row in answer] == ours,
+    show=short,
+)
+
+
+def pairs(learner: Callable[[int], Triples], *, lang: str = "en") -> Result:
+    """What a head reads of n tokens: ``learner(n) -> [(state, token, guessed token), ...]``."""
+    return _PAIRS_READ.judge(learner, lang=lang)
+
+
+_TO_TARGET = Exercise(
+    "to_target",
+    cases=[
+        (0, [3, 6, 9, 17]),
+        (2, [3, 6, 9, 17]),
+        (3, [3, 6, 9, 17]),
+        (1, [0, 0, 0]),
+        (2, [0, 5, 5]),
+    ],
+    right=lambda i, d2t: i + d2t[i],
+    mistakes={
+        "absolute": lambda i, d2t: d2t[i],
+        "same": lambda i, d2t: i,
+        "minus": lambda i, d2t: d2t[i] - i,
+    },
+    same=same_number,
+    show=short,
+)
+
+
+def to_target(learner: Callable[[int, list[int]], int], *, lang: str = "en") -> Result:
+    """The target's id of a head's word: ``learner(draft_id, d2t)``."""
+    draft_id, d2t = _TO_TARGET.cases[2]
+    right = _TO_TARGET.right(draft_id, d2t)
+    return _TO_TARGET.judge(learner, lang=lang, word=draft_id, target=right)

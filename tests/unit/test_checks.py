@@ -8,6 +8,7 @@ from viz_traces import corrected
 
 from labkit.lab import broken, checks
 from labkit.lab.wording import LANGUAGES, words
+from labkit.tree import DraftTree
 
 
 def residual(p, q):
@@ -24,12 +25,38 @@ def after_round(committed, nodes, path):
     return committed + kept, [slot for slot in nodes if slot not in kept]
 
 
+def tree_mask(parents):
+    return [list(row) for row in DraftTree(range(len(parents)), parents).mask]
+
+
+def pairs(count):
+    return [(t - 1, t, t + 1) for t in range(1, count)]
+
+
 RIGHT = {
     checks.accept: lambda p, q, u: u < min(1.0, p / q),
     checks.residual: residual,
     checks.expected_tokens: expected,
     checks.after_round: after_round,
+    checks.tree_mask: tree_mask,
+    checks.pairs: pairs,
+    checks.to_target: lambda draft_id, d2t: d2t[draft_id] + draft_id,
 }
+
+
+def path_of(parents, node):
+    return DraftTree(range(len(parents)), parents).path(node)
+
+
+def changed(parents, change):
+    """The right mask with ``change(i, j, parents)`` in the places where it is not None."""
+    rows = tree_mask(parents)
+    for i, row in enumerate(rows):
+        for j in range(len(row)):
+            new = change(i, j, parents)
+            row[j] = row[j] if new is None else new
+    return rows
+
 
 # (check, wrong answer, key of what should be said). Written apart from the lists in the module.
 WRONG = [
@@ -62,6 +89,37 @@ WRONG = [
     ),
     (checks.after_round, lambda c, n, p: (after_round(c, n, p)[0], []), "freed"),
     (checks.after_round, lambda c, n, p: c + n, "shape"),
+    (checks.tree_mask, lambda t: changed(t, lambda i, j, _: j <= i), "causal"),
+    (
+        checks.tree_mask,
+        lambda t: changed(t, lambda i, j, _: False if i == j else None),
+        "not_itself",
+    ),
+    (checks.tree_mask, lambda t: changed(t, lambda i, j, p: j in (i, p[i])), "parent_only"),
+    (
+        checks.tree_mask,
+        lambda t: changed(t, lambda i, j, _: False if j == 0 < i else None),
+        "no_root",
+    ),
+    (
+        checks.tree_mask,
+        lambda t: changed(t, lambda i, j, p: i == j or len(path_of(p, j)) < len(path_of(p, i))),
+        "by_depth",
+    ),
+    (
+        checks.tree_mask,
+        lambda t: [list(column) for column in zip(*tree_mask(t), strict=True)],
+        "transposed",
+    ),
+    (checks.pairs, lambda n: [(t, t, t + 1) for t in range(n - 1)], "same_place"),
+    (checks.pairs, lambda n: [(t, t, t + 1) for t in range(1, n)], "same_place_late"),
+    (checks.pairs, lambda n: [(-1, 0, 1), *pairs(n)], "first_token"),
+    (checks.pairs, lambda n: pairs(n)[:-1], "last_pair"),
+    (checks.pairs, lambda n: [(s, t, t) for s, t, _ in pairs(n)], "guesses_itself"),
+    (checks.pairs, lambda n: [(t, s, g) for s, t, g in pairs(n)], "swapped"),
+    (checks.to_target, lambda i, d2t: d2t[i], "absolute"),
+    (checks.to_target, lambda i, d2t: i, "same"),
+    (checks.to_target, lambda i, d2t: d2t[i] - i, "minus"),
 ]
 
 
