@@ -19,6 +19,7 @@ from torch import Tensor
 from labkit.config import check_confidence
 from labkit.draft import Draft
 from labkit.drafters.base import Commit, Drafter
+from labkit.drafters.feeding import Recursive
 from labkit.drafters.growing import Growing
 from labkit.drafters.shapes import Chain, Shape
 from labkit.heads.eagle import EagleHead, HeadStep
@@ -105,20 +106,24 @@ class Eagle(Drafter):
         before = self._clock()
         forwards = self._catch_up()
         assert self._last is not None
-        growing = Growing(
+        source = Recursive(
             head=self.head,
+            vocab_size=self.head.config.vocab_size,
             kv=self._kv,
             true=self._true,
             last=self._last,
+            forwards=forwards,
+            inside=self._clock() - before,
+            clock=self._clock,
+        )
+        growing = Growing(
+            source=source,
             tokens=tuple(tokens),
             rng=rng,
             depth=depth,
             warp=warp,
             confidence=self.confidence,
             drawn=self.drawn and warp.temperature > 0,
-            forwards=forwards,
-            inside=self._clock() - before,
-            clock=self._clock,
         )
         return growing.grow(self.shape)
 

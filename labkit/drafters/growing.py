@@ -1,46 +1,25 @@
-"""How one draft grows from a head on the target's states.
+"""How one draft grows from what a head says at its nodes.
 
-Owns: the levels of a draft, what each node may see, and which candidates are kept.
-Does not know: the target, commits, the accept rule.
-Invariants: a node sees the committed pairs, its ancestors and itself; the draft is read from the
-device once, when it is complete; rows of the head's cache beyond the committed ones are guesses.
-
-    level 1     a  b          from the last committed pair, without a forward of its own
-    level 2     aa ab ba      one forward over (state of the last pair, a), (same state, b)
-    level 3     ...           one forward over (state after a, aa), ...
+Owns: the levels of a draft, and which candidates are kept.
+Does not know: where logits come from, the target, commits, the accept rule.
+Invariants: the draft is read from the device once, when it is complete.
 
 A chain is the static tree ((0,), (0, 0), (0, 0, 0), ...). A static and a dynamic tree differ in
 two places: which candidates grow on, and which are kept in the end.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from labkit.draft import Considered, Draft, LazyRows
+from labkit.drafters.feeding import Level, Source
 from labkit.drafters.shapes import Chain, DynamicTree, Shape, StaticTree
-from labkit.heads.eagle import EagleHead, HeadStep, KeyValues
 from labkit.sampling import Rng, Warp
 from labkit.tree import DraftTree
-
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """k nodes that grow next.
-
-    numbers: [k] candidate numbers (0: the root). scores: [k] log of the cumulative probability.
-    paths: [k, d] drafted tokens down to each node. seen: [k, rows] bool, drafted rows of the
-    head's cache that each node sees, its own excluded. step: the head's output at each, [k, H].
-    """
-
-    numbers: Tensor
-    scores: Tensor
-    paths: Tensor
-    seen: Tensor
-    step: HeadStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +43,16 @@ class Growing:
     """One draft under way.
 
     Attributes:
-        true: committed pairs in ``kv``; last: the head's output for the last of them.
         tokens: the committed text. depth: most levels. drawn: draw tokens, or take the likeliest.
-        forwards, inside: head forwards spent and seconds in them, at first those of catching up.
-        clock: seconds.
     """
 
-    head: EagleHead
-    kv: Sequence[KeyValues]
-    true: int
-    last: HeadStep
+    source: Source
     tokens: tuple[int, ...]
     rng: Rng
     depth: int
     warp: Warp
     confidence: float
     drawn: bool
-    forwards: int
-    inside: float
-    clock: Callable[[], float]
     stopped: str = field(default="", init=False)
     _levels: list[_Candidates] = field(default_factory=list, init=False)
 
@@ -97,7 +67,6 @@ class Growing:
             widths = _widths(shape, depth)
             if not widths:
                 break
-            level = self._fed(level) if depth > 1 else level
             raw, logits = self._logits(level)
             if self._unsure(level, logits):
                 self.stopped = "confidence"
@@ -108,39 +77,17 @@ class Growing:
             count += len(found.tokens)
         return self._finished(shape)
 
-    def _root(self) -> _Level:
-        device = self.head.device
-        nothing = torch.zeros(1, 0, dtype=torch.long, device=device)
+    def _root(self) -> Level:
+        device = self.source.vocab_ids.device
         zero = torch.zeros(1, dtype=torch.long, device=device)
-        return _Level(zero, zero.double(), nothing, nothing.bool(), self.last)
+        return Level(zero, zero.double(), zero.new_zeros(1, 0), zero)
 
-    def _fed(self, level: _Level) -> _Level:
-        """One forward of the head over the level's nodes."""
-        k, rows = level.seen.shape
-        device = level.seen.device
-        itself = torch.eye(k, dtype=torch.bool, device=device)
-        seen = torch.cat((level.seen, itself), 1)
-        everything = seen.new_ones(k, self.true)
-        start = self.clock()
-        step = self.head(
-            level.paths[None, :, -1],
-            level.step.recycled[None],
-            positions=torch.full((1, k), self.true + level.paths.shape[1] - 1, device=device),
-            kv=self.kv,
-            # alone in every level it sees all rows there are
-            mask=None if rows + k == level.paths.shape[1] else torch.cat((everything, seen), 1),
-        )
-        self.forwards += 1
-        self.inside += self.clock() - start
-        step = HeadStep(step.recycled[0], step.normed[0])
-        return _Level(level.numbers, level.scores, level.paths, seen, step)
-
-    def _logits(self, level: _Level) -> tuple[Tensor, Tensor]:
+    def _logits(self, level: Level) -> tuple[Tensor, Tensor]:
         """The head's own, [k, D], and over the target's ids after the processors, [k, V]."""
-        raw = self.head.logits(level.step.normed)
+        raw = self.source.logits(level)
         return raw, self.warp.processed(self._spread(raw), self._prefixes(level.paths))
 
-    def _unsure(self, level: _Level, logits: Tensor) -> bool:
+    def _unsure(self, level: Level, logits: Tensor) -> bool:
         """Is even the likeliest next path too unlikely? Asked before anything of this level is
         drawn: a choice that looked at the draw would change the law."""
         if not self.confidence:
@@ -149,7 +96,7 @@ class Growing:
         return float(best.max()) < math.log(self.confidence)
 
     def _children(
-        self, level: _Level, raw: Tensor, logits: Tensor, widths: Sequence[int]
+        self, level: Level, raw: Tensor, logits: Tensor, widths: Sequence[int]
     ) -> _Candidates:
         """``widths``: children of each node of the level; one number stands for all."""
         certain = torch.log_softmax(logits, -1).double()
@@ -185,18 +132,21 @@ class Growing:
                 q = q.index_fill(0, tokens[row, i], 0)
         return tokens, possible, qs
 
-    def _next(self, level: _Level, found: _Candidates, chosen: Tensor, count: int) -> _Level:
+    def _next(self, level: Level, found: _Candidates, chosen: Tensor, count: int) -> Level:
         """The candidates at places ``chosen`` [k'] as a level of their own."""
         above = chosen // (len(found.tokens) // len(level.numbers))  # rows of their parents
         paths = torch.cat((level.paths[above], found.tokens[chosen, None]), 1)
-        step = HeadStep(level.step.recycled[above], level.step.normed[above])
-        return _Level(chosen + count, found.scores[chosen], paths, level.seen[above], step)
+        return Level(chosen + count, found.scores[chosen], paths, above)
 
     def _finished(self, shape: StaticTree | DynamicTree) -> Draft:
         root = self.tokens[-1]
         if not self._levels:
             return Draft(
-                DraftTree.chain([root]), (None,), self.forwards, self.inside, stopped=self.stopped
+                DraftTree.chain([root]),
+                (None,),
+                self.source.forwards,
+                self.source.inside,
+                stopped=self.stopped,
             )
         columns = [torch.stack((c.tokens, c.scores, c.parents, c.possible)) for c in self._levels]
         tokens, scores, parents, possible = torch.cat(columns, 1).tolist()  # the one read
@@ -211,8 +161,8 @@ class Growing:
         return Draft(
             tree,
             tuple(qs[i] for i in kept),
-            self.forwards,
-            self.inside,
+            self.source.forwards,
+            self.source.inside,
             LazyRows([rows[i] for i in kept], self._spread),
             tuple(sure[i] for i in kept),
             self.stopped,
@@ -230,7 +180,7 @@ class Growing:
         if isinstance(shape, DynamicTree):
             # a child is no likelier than its parent, and stands after it when they are equal
             ranked = sorted(usable, key=lambda i: (-scores[i], i))
-            size = shape.size([math.exp(scores[i]) for i in ranked], forwards=self.forwards)
+            size = shape.size([math.exp(scores[i]) for i in ranked], forwards=self.source.forwards)
             if shape.costs is not None and size < min(shape.nodes, len(ranked)):
                 self.stopped = self.stopped or "cost"
             return [0, *sorted(ranked[:size])]
@@ -252,10 +202,10 @@ class Growing:
 
     def _spread(self, raw: Tensor) -> Tensor:
         """[..., D] over the draft's ids -> [..., V] over the target's; -inf without a word."""
-        if raw.shape[-1] == self.head.config.vocab_size:
+        if raw.shape[-1] == self.source.vocab_size:
             return raw
-        full = raw.new_full((*raw.shape[:-1], self.head.config.vocab_size), -torch.inf)
-        return full.index_copy_(-1, self.head.vocab_ids, raw)
+        full = raw.new_full((*raw.shape[:-1], self.source.vocab_size), -torch.inf)
+        return full.index_copy_(-1, self.source.vocab_ids, raw)
 
     def _prefixes(self, paths: Tensor) -> list[Tensor] | None:
         """The text up to each node; None when no processor asks for it."""

@@ -19,7 +19,8 @@ import torch
 from labkit.errors import BadInput, require
 from labkit.heads.checkpoints import checkpoint_of, write_checkpoint
 from labkit.heads.draft_checkpoint import CONFIG, TENSORS
-from labkit.heads.eagle import FINAL, EagleHead, head_config
+from labkit.heads.eagle import EagleHead, head_config
+from labkit.heads.layers import FINAL
 from labkit.progress import Progress
 from labkit.training.data import Row, read_rows
 from labkit.training.eagle_trainer import RECIPES, EagleRecipe, EagleTrainer, new_head

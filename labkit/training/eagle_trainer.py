@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit.errors import BadInput
-from labkit.heads.eagle import FINAL, EagleHead, head_config
+from labkit.heads.eagle import EagleHead, head_config
+from labkit.heads.layers import FINAL
 from labkit.training.acceptance import Acceptance, replay_runs
 from labkit.training.data import Row, epoch_batches, frequent_ids, split
 from labkit.training.features import FeatureBatch, Features

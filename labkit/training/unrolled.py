@@ -34,7 +34,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labkit.heads.eagle import EagleHead, HeadStep, StackedKeyValues
+from labkit.heads.eagle import EagleHead, HeadStep
+from labkit.heads.layers import StackedKeyValues
 
 
 def unroll(
