@@ -23,7 +23,12 @@ from labkit.heads.checkpoints.read import (
     read_checkpoint,
     readings,
 )
-from labkit.heads.checkpoints.records import HeadCheckpoint, InspectReport, TargetMark
+from labkit.heads.checkpoints.records import (
+    HeadCheckpoint,
+    InspectReport,
+    StoredHead,
+    TargetMark,
+)
 from labkit.heads.draft_checkpoint import target_fingerprint
 from labkit.heads.eagle import EagleConfig, EagleHead
 
@@ -76,13 +81,31 @@ def build_head(
     head.to(dtype)
     head.rotary = LlamaRotaryEmbedding(config.llama()).to(device)  # stays in float32
     head.vocab_ids = checkpoint.vocab_ids.to(device)
+    lent = borrowed_tensors(checkpoint, target_model)
+    fill(head, checkpoint, lent, dtype=dtype, device=device)
+    return head.eval()
+
+
+def fill(
+    head: nn.Module,
+    checkpoint: StoredHead,
+    lent: Mapping[str, Tensor],
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> None:
+    """Put the weights of a file and those that the target lends into a head, frozen.
+
+    Args:
+        lent: name -> tensor; shared, not copied, where dtype and device agree.
+
+    Raises:
+        BadCheckpoint: a parameter that nothing filled, or that is not finite.
+    """
     given = {
         name: tensor.to(device, dtype, copy=True) for name, tensor in checkpoint.tensors.items()
     }
-    given |= {
-        name: tensor.to(device, dtype)
-        for name, tensor in borrowed_tensors(checkpoint, target_model).items()
-    }
+    given |= {name: tensor.to(device, dtype) for name, tensor in lent.items()}
     for name, parameter in list(head.named_parameters()):
         value = given.get(name)
         if value is None:
@@ -90,7 +113,6 @@ def build_head(
         owner, _, last = name.rpartition(".")
         setattr(head.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
     _check_finite(head, checkpoint)
-    return head.eval()
 
 
 def complete(checkpoint: HeadCheckpoint, target_model: Any) -> HeadCheckpoint:
@@ -167,7 +189,7 @@ def _own_report(config: EagleConfig) -> InspectReport:
     )
 
 
-def check_complete(checkpoint: HeadCheckpoint) -> None:
+def check_complete(checkpoint: StoredHead) -> None:
     """Refuse a checkpoint that lacks tensors or holds some of a wrong shape.
 
     Raises:
@@ -220,6 +242,18 @@ def _check_target(checkpoint: HeadCheckpoint, config: EagleConfig, target_model:
         pairs = {**pairs, "output width": (config.hidden_size, output.shape[1])}
     deepest = max(config.boundaries, default=0)
     pairs = {**pairs, "layers": (max(deepest, text.num_hidden_layers), text.num_hidden_layers)}
+    check_match(checkpoint, target_model, pairs)
+
+
+def check_match(
+    checkpoint: StoredHead, target_model: Any, pairs: Mapping[str, tuple[Any, Any]]
+) -> None:
+    """Refuse a target that is not the head's: by its fingerprint where the file has one, and by
+    ``pairs``: what is compared -> (the head's, the target's).
+
+    Raises:
+        BadInput: names the first that differ.
+    """
     if checkpoint.target is not None:
         print_of = target_fingerprint(target_model)
         pairs = {**pairs, "fingerprint": (checkpoint.target.fingerprint, print_of)}
@@ -234,7 +268,7 @@ def _check_target(checkpoint: HeadCheckpoint, config: EagleConfig, target_model:
             )
 
 
-def _check_finite(head: EagleHead, checkpoint: HeadCheckpoint) -> None:
+def _check_finite(head: nn.Module, checkpoint: StoredHead) -> None:
     for name, parameter in head.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             given = name in checkpoint.tensors or name in checkpoint.borrowed

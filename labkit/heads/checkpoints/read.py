@@ -283,7 +283,7 @@ class _Reading:
             vocab_ids=vocab_ids,
             format=self.detected.layout.name,
             borrowed=_borrowed(config, tensors, ours),
-            target=_mark(ours),
+            target=mark_of(ours),
             report=self._blank(
                 layer_ids=layers.stored,
                 layer_ids_from=layers.found_in,
@@ -334,7 +334,8 @@ def _borrowed(
     return tuple(names)
 
 
-def _mark(ours: Mapping[str, Any]) -> TargetMark | None:
+def mark_of(ours: Mapping[str, Any]) -> TargetMark | None:
+    """The target that the ``labkit`` entry of a config names."""
     name, fingerprint = ours.get("target"), ours.get("target_fingerprint")
     return TargetMark(str(name), str(fingerprint)) if name and fingerprint else None
 

@@ -74,12 +74,10 @@ class InspectReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadCheckpoint:
-    """A head's weights and their meaning, whatever format they came from.
+class StoredHead:
+    """A head's weights, whatever kind it is and whatever format they came from.
 
     Attributes:
-        config: under the likeliest reading of the file.
-        alternatives: the other readings that the file allows; see `readings`.
         tensors: canonical name -> tensor, as stored.
         vocab_ids: int64 [D], the target id of each draft id, ascending.
         format: the layout it was read from.
@@ -87,11 +85,22 @@ class HeadCheckpoint:
         target: whom it was made for, where the file says so.
     """
 
-    config: EagleConfig
-    alternatives: tuple[EagleConfig, ...] = ()
     tensors: dict[str, Tensor]
     vocab_ids: Tensor
     format: str
     borrowed: tuple[str, ...] = ()
     target: TargetMark | None = None
     report: InspectReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadCheckpoint(StoredHead):
+    """An EAGLE head's weights and their meaning.
+
+    Attributes:
+        config: under the likeliest reading of the file.
+        alternatives: the other readings that the file allows; see `readings`.
+    """
+
+    config: EagleConfig
+    alternatives: tuple[EagleConfig, ...] = ()

@@ -29,7 +29,7 @@ from labkit.heads.checkpoints.layouts import (
 )
 from labkit.heads.checkpoints.load import check_complete
 from labkit.heads.checkpoints.read import OUTPUT
-from labkit.heads.checkpoints.records import UNSETTLED, HeadCheckpoint
+from labkit.heads.checkpoints.records import UNSETTLED, HeadCheckpoint, StoredHead
 from labkit.heads.checkpoints.vocabulary import d2t_of, t2d_of
 from labkit.heads.eagle import EagleConfig
 
@@ -53,16 +53,22 @@ def write_checkpoint(
         BadInput: ``path`` holds something; the format cannot express the head; layer ids whose
             meaning is open. BadCheckpoint: tensors are missing or do not fit.
     """
-    path = Path(path)
     layout = layout_of(format)
-    check_new(path)
+    check_new(Path(path))
     check_complete(checkpoint)
     check_expressible(checkpoint, layout)
+    return write_folder(path, _tensors(checkpoint, layout), _config(checkpoint, layout))
+
+
+def write_folder(path: Path | str, tensors: dict[str, Tensor], config: dict[str, Any]) -> Path:
+    """Write ``config.json`` and ``model.safetensors``, both or none; see `check_new`."""
+    path = Path(path)
+    check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        save_file(_tensors(checkpoint, layout), part / TENSORS, metadata={"format": "pt"})
-        text = json.dumps(_config(checkpoint, layout), indent=2, sort_keys=True)
+        save_file(tensors, part / TENSORS, metadata={"format": "pt"})
+        text = json.dumps(config, indent=2, sort_keys=True)
         (part / CONFIG).write_text(text + "\n", encoding="utf-8")
         part.chmod(0o755)  # mkdtemp's folders are for one user only
         part.rename(path)
@@ -148,8 +154,7 @@ def _tensors(checkpoint: HeadCheckpoint, layout: Layout) -> dict[str, Tensor]:
 
 def _config(checkpoint: HeadCheckpoint, layout: Layout) -> dict[str, Any]:
     head = checkpoint.config
-    kinds = Counter(str(t.dtype).removeprefix("torch.") for t in checkpoint.tensors.values())
-    dtype = kinds.most_common(1)[0][0]
+    dtype = most_common_dtype(checkpoint.tensors)
     shape = _shape(head)
     found: dict[str, Any] = {"architectures": [layout.architecture], "torch_dtype": dtype}
     if layout.shape_section:
@@ -174,6 +179,12 @@ def _config(checkpoint: HeadCheckpoint, layout: Layout) -> dict[str, Any]:
         place[KEY] = ids
     found["labkit"] = _labkit(checkpoint, layout)
     return found
+
+
+def most_common_dtype(tensors: dict[str, Tensor]) -> str:
+    """As configs name it, such as "bfloat16"."""
+    kinds = Counter(str(t.dtype).removeprefix("torch.") for t in tensors.values())
+    return kinds.most_common(1)[0][0]
 
 
 def _shape(head: EagleConfig) -> dict[str, Any]:
@@ -253,8 +264,13 @@ def _labkit(checkpoint: HeadCheckpoint, layout: Layout) -> dict[str, Any]:
         "version": VERSION,
         "layout": layout.name,
         "layer_ids": layout.ids or BOUNDARY,
-        "borrowed": list(checkpoint.borrowed),
     }
+    return entry | ownership(checkpoint)
+
+
+def ownership(checkpoint: StoredHead) -> dict[str, Any]:
+    """What a head takes from its target, and which target that is."""
+    entry: dict[str, Any] = {"borrowed": list(checkpoint.borrowed)}
     if checkpoint.target is not None:
         entry["target"] = checkpoint.target.name
         entry["target_fingerprint"] = checkpoint.target.fingerprint
