@@ -34,7 +34,21 @@ def speedup(
     require(cost_ratio >= 0, "cost_ratio", "0 or more", cost_ratio)
     require(verify_ratio > 0, "verify_ratio", "more than 0", verify_ratio)
     tokens = expected_tokens(alpha=alpha, draft_length=draft_length)
-    return tokens / (draft_length * cost_ratio + verify_ratio)
+    return round_speedup(tokens=tokens, draft=draft_length * cost_ratio, verify=verify_ratio)
+
+
+def round_speedup(*, tokens: float, draft: float, verify: float) -> float:
+    """Speed against plain decoding of rounds of any shape.
+
+    Args:
+        tokens: tokens that a round adds on average, the target's own included.
+        draft, verify: seconds of drafting and of the target's forward in a round, over the seconds
+            of one single-token target step.
+    """
+    require(tokens >= 0, "tokens", "0 or more", tokens)
+    require(draft >= 0, "draft", "0 or more", draft)
+    require(verify > 0, "verify", "more than 0", verify)
+    return tokens / (draft + verify)
 
 
 def verdict(ratio: float) -> str:

@@ -51,6 +51,16 @@ class Acceptance:
         return self.committed / self.rounds if self.rounds else None
 
     @property
+    def standard_error(self) -> float | None:
+        """Of `accepted_per_round`, as if rounds were independent: how far it is likely off because
+        the rounds are few. None for fewer than two rounds."""
+        mean = self.accepted_per_round
+        if mean is None or self.rounds < 2:
+            return None
+        squares = sum(count * (j - mean) ** 2 for j, count in enumerate(self.histogram))
+        return (squares / (self.rounds - 1) / self.rounds) ** 0.5
+
+    @property
     def drafted_per_round(self) -> float | None:
         return self.drafted / self.rounds if self.rounds else None
 
@@ -183,6 +193,16 @@ def calibration(*traces: Trace, bins: int = 10) -> tuple[Calibrated, ...]:
             accepted=sum(kept for _, kept in some),
         )
         for place, some in sorted(found.items())
+    )
+
+
+def hedged(*traces: Trace) -> int:
+    """Accepted nodes with an earlier sibling: guesses that came true and that a chain of first
+    choices would not have held."""
+    return sum(
+        tree.children[tree.parents[node]][0] != node
+        for tree, path in _verified_trees(traces)
+        for node in path[1:]
     )
 
 

@@ -1,4 +1,4 @@
-"""How long this machine takes for one forward, by the number of tokens in it.
+"""How long this machine takes for one forward, by the number of tokens in it, and for a draft.
 
 Owns: the measurement. Does not know: what the numbers are used for.
 Invariants: the model's text is not changed; what was scored is forgotten.
@@ -9,8 +9,11 @@ from statistics import median
 
 import torch
 
+from labkit.drafters.base import Drafter
+from labkit.drafters.shapes import Costs
 from labkit.errors import BadInput
 from labkit.lab.session import Lab
+from labkit.metrics import cost
 from labkit.tree import DraftTree
 
 
@@ -46,6 +49,45 @@ def forward_seconds(
                 lab.target.score(DraftTree.chain(text[context : context + n]))
             taken[n].append(lab.clock() - start)
     return {n: median(seconds[1:]) for n, seconds in taken.items()}
+
+
+def tree_costs(
+    lab: Lab,
+    drafter: Drafter,
+    counts: Sequence[int] = (1, 2, 4, 8, 16, 32),
+    *,
+    repeats: int = 5,
+    draft_length: int = 3,
+    new_tokens: int = 12,
+) -> Costs:
+    """What verifying and drafting cost here, for `DynamicTree`.
+
+    Args:
+        drafter: one whose shape is like that of the tree: its time per forward is taken from a
+            short run, all that goes with a forward of it included.
+        counts, repeats: as of `forward_seconds`.
+
+    Raises:
+        BadInput: a drafter that spent no forward in that run.
+    """
+    verify = forward_seconds(lab, counts, repeats=repeats)
+    run = lab.record(
+        "The quick brown fox",
+        drafter=drafter,
+        chat=False,
+        eos=None,
+        draft_length=draft_length,
+        max_new_tokens=new_tokens,
+    )
+    spent = cost(run)
+    if not spent.draft_forwards:
+        raise BadInput(
+            "drafter to measure",
+            expected="one that runs a model",
+            got=f"{drafter.name!r}, which spent no forward",
+            next_step="give an EAGLE drafter",
+        )
+    return Costs(tuple(sorted(verify.items())), draft=spent.draft / spent.draft_forwards)
 
 
 def weight_bytes(lab: Lab) -> int:

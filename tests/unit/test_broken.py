@@ -5,10 +5,11 @@ import torch
 
 from labkit.draft import Draft
 from labkit.drafters.draft_model import DraftModel
+from labkit.drafters.shapes import DynamicTree
 from labkit.lab import broken
 from labkit.lab.laws import first_token, largest_gap, real_pair
 from labkit.lab.load import LoadedModel
-from labkit.lab.measure import forward_seconds, step_block_gap, weight_bytes
+from labkit.lab.measure import forward_seconds, step_block_gap, tree_costs, weight_bytes
 from labkit.lab.session import Lab
 from labkit.toy import tiny
 from labkit.tree import DraftTree
@@ -157,6 +158,16 @@ def test_measuring_leaves_the_text_as_it_was(lab):
     for counts, repeats in [((), 1), ((0,), 1), ((1,), 0)]:
         with pytest.raises(ValueError, match="expected"):
             forward_seconds(lab, counts, repeats=repeats)
+
+
+def test_costs_of_this_machine_can_size_a_tree(lab, drafter):
+    costs = tree_costs(lab, drafter, (1, 4), repeats=1, new_tokens=6)
+    assert [n for n, _ in costs.verify] == [1, 4]
+    assert costs.of(1) > 0
+    assert costs.draft > 0
+    assert 0 <= DynamicTree(nodes=4, costs=costs).size([0.9, 0.5], forwards=1) <= 2
+    with pytest.raises(ValueError, match="one that runs a model"):
+        tree_costs(lab, lab.drafter("ngram"), (1,), repeats=1, new_tokens=4)
 
 
 def test_steps_and_blocks_agree_to_rounding(lab):

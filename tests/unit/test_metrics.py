@@ -1,11 +1,13 @@
 """Published and hand-made numbers; a run made of written events, no model."""
 
+from statistics import stdev
+
 import pytest
 
-from labkit.cost import expected_tokens, speedup, verdict
+from labkit.cost import expected_tokens, round_speedup, speedup, verdict
 from labkit.errors import BadInput
 from labkit.events import Committed, Drafted, Event, Finished, Prefilled, Scored, Started, Verified
-from labkit.metrics import Acceptance, acceptance, cost
+from labkit.metrics import Acceptance, acceptance, cost, hedged
 from labkit.trace import Trace
 
 
@@ -91,6 +93,30 @@ def test_runs_are_pooled_not_averaged() -> None:
     assert both.mean_accepted_length == (15 + 1) / 4
 
 
+def test_the_standard_error_is_that_of_a_mean() -> None:
+    """Against the statistics module, and the closed form for a coin: sqrt(p (1 - p) / (n - 1))."""
+    counted = acceptance(run_of(0, 3, 1, 4, 4, 2))
+    accepted = [0, 3, 1, 4, 4, 2]
+    assert counted.standard_error == pytest.approx(stdev(accepted) / 6**0.5)
+    coin = Acceptance.from_histogram([30, 70], draft_length=1)
+    assert coin.standard_error == pytest.approx((0.3 * 0.7 / 99) ** 0.5)
+    assert acceptance(run_of(2)).standard_error is None
+    assert acceptance().standard_error is None
+
+
+def test_hedged_counts_accepted_nodes_that_came_second() -> None:
+    """Nodes 1 2 below the root, 3 4 below node 2: the path 0 2 3 holds one that is not the first
+    child (2), the path 0 2 4 two."""
+    tree = Drafted(
+        round=1, tokens=(9, 1, 2, 3, 4), parents=(-1, 0, 0, 2, 2), deterministic=True, limit=2
+    )
+    started = run_of().events[0]
+    for path, count in [((0, 2, 3), 1), ((0, 2, 4), 2), ((0, 1), 0), ((0,), 0)]:
+        judged = Verified(round=1, path=path, next_token=7, resampled=True)
+        assert hedged(Trace((started, tree, judged))) == count
+    assert hedged(run_of(4, 4)) == 0, "a chain never hedges"
+
+
 def test_a_round_that_was_cut_short_is_not_counted() -> None:
     whole = run_of(2, 3)
     cut = Trace(whole.events[:-2])  # no Committed in the second round
@@ -120,6 +146,16 @@ def test_the_speed_up_model(
     told = speedup(alpha=alpha, draft_length=draft_length, cost_ratio=ratio)
     assert told == pytest.approx(speed, abs=5e-3)
     assert words in verdict(told)
+
+
+def test_rounds_of_any_shape_are_worth_what_chains_are() -> None:
+    """A chain of K is a round that drafts K steps; and by hand: 3 tokens for 2 steps is 1.5."""
+    chain = speedup(alpha=0.6, draft_length=3, cost_ratio=0.2, verify_ratio=1.3)
+    tokens = expected_tokens(alpha=0.6, draft_length=3)
+    assert round_speedup(tokens=tokens, draft=0.6, verify=1.3) == pytest.approx(chain)
+    assert round_speedup(tokens=3.0, draft=0.5, verify=1.5) == 1.5
+    with pytest.raises(BadInput, match="verify"):
+        round_speedup(tokens=1.0, draft=0.1, verify=0.0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.99])
