@@ -71,7 +71,7 @@ class EagleRecipe:
     feature_weight: float = 1.0
     token_weight: float = 0.1
     noise: float = 0.2
-    batch_tokens: int = 768
+    batch_tokens: int = 256
     learning_rate: float = 1e-3
     warmup: float = 0.04
     weight_decay: float = 0.1
@@ -133,12 +133,33 @@ def new_head(
         for module in head.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
+    if recipe.version == 3:
+        _pass_through(head, spread=float(output.float().norm(dim=1).mean()))
     head.to(output.device)
     rows = output[vocab_ids.to(output.device)] if recipe.version == 3 else output
     embedding = target_model.get_input_embeddings().weight.detach()
     head.embed_tokens.weight = nn.Parameter(embedding, requires_grad=False)
     head.lm_head.weight = nn.Parameter(rows.float(), requires_grad=recipe.train_output)
     return head
+
+
+@torch.no_grad()
+def _pass_through(head: EagleHead, *, spread: float) -> None:
+    """Start from a head that says, softly, what the deepest state it reads says.
+
+    A random start is sure of random words: 12 to 30 nats per token instead of 7, and the first
+    100 k tokens go into unlearning them.
+
+    Args:
+        spread: standard deviation of the logits of a state of unit size.
+    """
+    width = head.config.hidden_size
+    if head.config.target_hidden_size == width:
+        head.fc.weight[:, -width:] += torch.eye(width)
+    head.norm.weight.fill_(1 / spread)
+    first: Any = head.layers[0]
+    for last in (first.self_attn.o_proj, first.mlp.down_proj):
+        last.weight.zero_()
 
 
 class EagleTrainer:

@@ -96,6 +96,15 @@ def a_trainer(target, data, states, kind, **changes):
     )
 
 
+def shaken(trainer):
+    """A new head reads nothing of its attention yet; here everything matters."""
+    generator = torch.Generator().manual_seed(5)
+    for parameter in trainer.trained.values():
+        noise = torch.randn(parameter.shape, generator=generator)
+        parameter.data.add_(0.05 * noise)
+    return trainer
+
+
 # --- the loss, position by position ---
 
 
@@ -141,7 +150,7 @@ def slow_loss(trainer, target, row, features):
 
 @pytest.mark.parametrize("kind", ["eagle3", "eagle31"])
 def test_the_loss_is_that_of_a_drafter_at_every_position(target, data, states, kind):
-    trainer = a_trainer(target, data, states, kind, draft_vocab_size=5)
+    trainer = shaken(a_trainer(target, data, states, kind, draft_vocab_size=5))
     features = cache_features(target, rows_of(data), needs=NEEDS, folder=states)
     said = [t in trainer.vocab_ids.tolist() for row in trainer.rows.train for t in row.reply]
     assert 0 < sum(said) < len(said)  # some positions count, some do not
@@ -158,7 +167,7 @@ def test_the_loss_is_that_of_a_drafter_at_every_position(target, data, states, k
 
 
 def test_padding_and_prompts_do_not_count(target, data, states):
-    trainer = a_trainer(target, data, states, "eagle3")
+    trainer = shaken(a_trainer(target, data, states, "eagle3"))
     features = cache_features(target, rows_of(data), needs=NEEDS, folder=states)
     short, long = sorted(trainer.rows.train, key=len)[:: len(trainer.rows.train) - 1]
     assert len(short) < len(long)
@@ -176,7 +185,7 @@ def test_padding_and_prompts_do_not_count(target, data, states):
 
 
 def test_the_loss_of_eagle_1(target, data, states):
-    trainer = a_trainer(target, data, states, "eagle1")
+    trainer = shaken(a_trainer(target, data, states, "eagle1"))
     features = cache_features(target, rows_of(data), needs=NEEDS, folder=states)
     row = trainer.rows.train[0]
     text, final = row.prompt + row.reply, features.states(row, "final").float()
@@ -509,6 +518,38 @@ def test_convert_adds_a_head_to_any_target(family, kind):
     assert list(trace.tokens) == ids[0, 4:].tolist()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert head.embed_tokens.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "eagle31"])
+def test_a_new_head_is_unsure_of_what_its_deepest_state_says(kind):
+    """Its logits, for whatever token, are the target's rows times that state of unit size, with a
+    spread near 1: worse than a uniform guess by well under a nat, where a random start loses many.
+    """
+    model = tiny("llama", layers=8, vocab_size=4096)
+    model.lm_head.weight.mul_(40)
+    head = convert(model, kind, draft_vocab_size=2048)
+    ids = torch.randint(2048, (1, 64), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found = model(input_ids=ids, output_hidden_states=True, use_cache=False)
+        states = [found.hidden_states[k] for k in head.config.boundaries]
+
+        def logits(states):
+            mask = torch.ones(64, 64, dtype=torch.bool).tril()
+            where = torch.arange(64)[None]
+            made = head(ids, head.fuse(states), positions=where, kv=head.cache(), mask=mask)
+            return head.logits(made.normed)[0]
+
+        said = logits(states)
+        deepest = states[-1][0] / states[-1][0].pow(2).mean(-1, keepdim=True).sqrt()
+        plain = deepest @ model.lm_head.weight[:2048].T
+        law = found.logits[0, :, :2048].softmax(-1)
+        nats = -(law * said.log_softmax(-1)).sum(-1).mean()
+        alike = torch.cosine_similarity(said, plain, dim=-1)
+        assert float(alike.min()) > 0.9
+        # control: another state would not do
+        assert float(torch.cosine_similarity(logits(states[::-1]), plain, dim=-1).mean()) < 0.8
+    assert 0.7 < float(said.std(-1).mean()) < 1.4
+    assert float(nats) < torch.tensor(2048.0).log() + 0.75
 
 
 def test_convert_refuses_what_cannot_be():
