@@ -1,9 +1,9 @@
 """A head on the target's hidden states that drafts: EAGLE-1, 2, 3 and 3.1.
 
-Owns: the head's cache, and the pairs that wait to be read into it.
+Owns: the drafter's settings.
 Does not know: which version the head is, how a draft grows, the target, the accept rule.
-Invariants: whatever is committed stands in the head's cache with the target's true states, never
-with the head's own guesses at them; guesses are forgotten by `observe` and `forget`.
+Invariants: those of `Pairs`: whatever is committed stands in the head's cache with the target's
+true states; guesses are forgotten by `observe` and `forget`.
 
     committed    x0  x1  x2  x3       states of the target   f0  f1  f2
     pairs        (f0,x1) (f1,x2) (f2,x3)                     read once, with true states
@@ -14,17 +14,14 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from labkit.config import check_confidence
 from labkit.draft import Draft
 from labkit.drafters.base import Commit, Drafter
-from labkit.drafters.feeding import Recursive
-from labkit.drafters.growing import Growing
+from labkit.drafters.pairs import Pairs
 from labkit.drafters.shapes import Chain, Shape
-from labkit.heads.eagle import EagleHead, HeadStep
+from labkit.heads.eagle import EagleHead
 from labkit.sampling import Rng, Warp
-from labkit.tree import DraftTree
 
 
 class Eagle(Drafter):
@@ -62,91 +59,35 @@ class Eagle(Drafter):
         self.shape: Shape = shape or Chain()
         self.confidence = confidence
         self.drawn = drawn
-        self._clock = clock
-        self.reset()
+        self.pairs = Pairs(head, clock=clock)
 
     @property
     def context_limit(self) -> int | None:
         return None  # rotary positions go on beyond those it was trained on
 
     @property
-    def length(self) -> int:
-        """Pairs in the head's cache."""
-        return self._kv[0].length
-
-    @property
     def true_length(self) -> int:
         """Pairs in the head's cache that are committed, with the target's own states."""
-        return self._true
+        return self.pairs.true[0]
 
     def reset(self) -> None:
-        self._kv = self.head.cache()
-        self._first = True  # the prompt's own first token has no state before it
-        self._waiting: list[tuple[Sequence[int], list[Tensor]]] = []  # ids and states [m, Ht] each
-        self._true = 0
-        self._last: HeadStep | None = None  # of the last committed pair, [1, H] each
+        self.pairs.reset()
 
     @torch.inference_mode()
     def observe(self, commit: Commit) -> None:
-        self.forget()
-        ids = commit.tokens[1:] if self._first else commit.tokens
-        self._first = False
-        if ids:
-            self._waiting.append((ids, [commit.hidden[name] for name in self.needs]))
+        self.pairs.observe(commit)
 
     def forget(self) -> None:
-        for kv in self._kv:
-            kv.truncate(min(self._true, kv.length))
+        self.pairs.forget()
 
     @torch.inference_mode()
     def propose(self, tokens: Sequence[int], rng: Rng, *, depth: int, warp: Warp) -> Draft:
-        self.forget()  # guesses of a draft that nobody judged
-        if depth < 1 or not (self._waiting or self._last):
-            return Draft.deterministic(DraftTree.chain(tokens[-1:]))
-        before = self._clock()
-        forwards = self._catch_up()
-        assert self._last is not None
-        source = Recursive(
-            head=self.head,
-            vocab_size=self.head.config.vocab_size,
-            kv=self._kv,
-            true=self._true,
-            last=self._last,
-            forwards=forwards,
-            inside=self._clock() - before,
-            clock=self._clock,
-        )
-        growing = Growing(
-            source=source,
-            tokens=tuple(tokens),
-            rng=rng,
+        return self.pairs.draft(
+            tokens,
+            rng,
             depth=depth,
             warp=warp,
+            shape=self.shape,
             confidence=self.confidence,
-            drawn=self.drawn and warp.temperature > 0,
+            drawn=self.drawn,
         )
-        return growing.grow(self.shape)
-
-    def _catch_up(self) -> int:
-        """Read the pairs that wait, with their true states; forwards spent."""
-        if not self._waiting:
-            return 0
-        head, start = self.head, self._true
-        ids = [i for some, _ in self._waiting for i in some]
-        states = [
-            torch.cat(rows).to(head.dtype)
-            for rows in zip(*(s for _, s in self._waiting), strict=True)
-        ]
-        n, device = len(ids), head.device
-        mask = torch.ones(n, start + n, dtype=torch.bool, device=device).tril_(start)
-        step = head(
-            torch.tensor([ids], device=device),
-            head.fuse(states)[None],
-            positions=torch.arange(start, start + n, device=device)[None],
-            kv=self._kv,
-            mask=mask if n > 1 else None,
-        )
-        self._last = HeadStep(step.recycled[0, -1:], step.normed[0, -1:])
-        # until this line an interrupt leaves the pairs waiting, and the rows to be truncated
-        self._true, self._waiting = start + n, []
-        return 1

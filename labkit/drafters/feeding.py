@@ -1,24 +1,15 @@
-"""Where the logits at the nodes of a draft come from: heads that read their own guesses, and heads
-that guess every depth at once.
+"""Where the logits at the nodes of a draft come from.
 
-Owns: what each node of a recursive head may see. Does not know: which nodes grow, or are kept.
-Invariants: a node sees the committed pairs, its ancestors and itself; rows of the head's cache
-beyond the committed ones are guesses; nothing is read from the device.
-
-    level 1     a  b          from the last committed pair, without a forward of its own
-    level 2     aa ab ba      one forward over (state of the last pair, a), (same state, b)
-    level 3     ...           one forward over (state after a, aa), ...
+Owns: the levels of a draft, what a source of logits is, and the one of heads that guess every depth
+at once; that of heads that read their own guesses is `labkit.drafters.pairs.Guesses`.
+Does not know: which nodes grow, or are kept.
+Invariants: nothing is read from the device.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
-
-from labkit.heads.eagle import HeadStep
-from labkit.heads.layers import KeyValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,67 +51,6 @@ class Source(Protocol):
     def logits(self, level: Level) -> Tensor:
         """[k, D], raw, of the token after each node of ``level``."""
         ...
-
-
-class RecursiveHead(Protocol):
-    """A head that stands in for the target: it reads a token and a state, gives the next state."""
-
-    vocab_ids: Tensor
-
-    def __call__(
-        self, ids: Tensor, state: Tensor, *, positions: Tensor, kv: Sequence[KeyValues],
-        mask: Tensor | None,
-    ) -> HeadStep: ...  # fmt: skip
-
-    def logits(self, normed: Tensor) -> Tensor: ...
-
-
-@dataclass(kw_only=True)
-class Recursive:
-    """One forward of the head per level, over the guesses of the level before.
-
-    Attributes:
-        true: committed pairs in ``kv``; last: the head's output for the last of them, [1, H] each.
-        clock: seconds.
-    """
-
-    head: RecursiveHead
-    vocab_size: int
-    kv: Sequence[KeyValues]
-    true: int
-    last: HeadStep
-    clock: Callable[[], float]
-    forwards: int = 0
-    inside: float = 0.0
-    _seen: Tensor | None = field(default=None, init=False)  # [k, drafted rows of the cache] bool
-
-    @property
-    def vocab_ids(self) -> Tensor:
-        return self.head.vocab_ids
-
-    def logits(self, level: Level) -> Tensor:
-        if level.depth:
-            self._feed(level)
-        return self.head.logits(self.last.normed)
-
-    def _feed(self, level: Level) -> None:
-        """One forward of the head over the level's nodes."""
-        k, device = len(level.above), level.above.device
-        itself = torch.eye(k, dtype=torch.bool, device=device)
-        seen = itself if self._seen is None else torch.cat((self._seen[level.above], itself), 1)
-        everything = seen.new_ones(k, self.true)
-        start = self.clock()
-        step = self.head(
-            level.paths[None, :, -1],
-            self.last.recycled[level.above][None],
-            positions=torch.full((1, k), self.true + level.depth - 1, device=device),
-            kv=self.kv,
-            # alone in every level it sees all rows there are
-            mask=None if seen.shape[1] == level.depth else torch.cat((everything, seen), 1),
-        )
-        self.inside += self.clock() - start
-        self.forwards += 1
-        self.last, self._seen = HeadStep(step.recycled[0], step.normed[0]), seen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,6 +169,11 @@ class EagleHead(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.fc.weight.dtype
 
+    @property
+    def steps(self) -> "tuple[EagleHead]":
+        """One step, again and again."""
+        return (self,)
+
     def fuse(self, states: Sequence[Tensor]) -> Tensor:
         """The target's states, one [..., Ht] per entry of ``config.needs`` -> [..., H].
 

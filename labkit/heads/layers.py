@@ -113,20 +113,22 @@ class KeyValues:
 
     def __init__(self) -> None:
         self.length = 0
-        self._table: Tensor | None = None  # [2, 1, kv_heads, capacity, head_dim]
+        # [1, kv_heads, capacity, head_dim] of keys and of values, which may differ in width
+        self._tables: list[Tensor] = []
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """[1, kv_heads, n, head_dim] each -> all so far, [1, kv_heads, length, head_dim]."""
-        end = self.length + keys.shape[2]
-        if self._table is None or self._table.shape[3] < end:
-            grown = keys.new_empty(2, 1, keys.shape[1], max(128, 2 * end), keys.shape[3])
-            if self._table is not None:
-                grown[:, :, :, : self.length] = self._table[:, :, :, : self.length]
-            self._table = grown
-        self._table[0, :, :, self.length : end] = keys
-        self._table[1, :, :, self.length : end] = values
+        start, end = self.length, self.length + keys.shape[2]
+        if not self._tables or self._tables[0].shape[2] < end:
+            grown = [new.new_empty(*new.shape[:2], max(128, 2 * end), new.shape[3])
+                     for new in (keys, values)]  # fmt: skip
+            for old, table in zip(self._tables, grown, strict=False):
+                table[:, :, :start] = old[:, :, :start]
+            self._tables = grown
+        for table, new in zip(self._tables, (keys, values), strict=True):
+            table[:, :, start:end] = new
         self.length = end
-        return self._table[0, :, :, :end], self._table[1, :, :, :end]
+        return self._tables[0][:, :, :end], self._tables[1][:, :, :end]
 
     def truncate(self, length: int) -> None:
         """Forget everything from ``length`` on. ValueError outside 0..length."""

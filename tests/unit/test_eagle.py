@@ -115,7 +115,8 @@ class StaleStates(Eagle):
     """A broken cache: guesses stay in it as if they were true."""
 
     def observe(self, commit: Any) -> None:
-        self._true = max(self._true, self._kv[0].length)
+        pairs = self.pairs
+        pairs.true[0] = max(pairs.true[0], pairs.kv[0][0].length)
         super().observe(commit)
 
 
