@@ -21,8 +21,13 @@ train = typer.Typer(help="Train a drafter on text that the target wrote.", no_ar
 
 
 def selfgen(
-    tokens: Annotated[int, typer.Option(help="Reply tokens that the file shall hold.")],
     out: Annotated[Path, typer.Option(help="A .jsonl file, new or left by an interrupted call.")],
+    tokens: Annotated[
+        int | None, typer.Option(help="Reply tokens that the file shall hold.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Instead: answer these, a file as for labkit bench.")
+    ] = None,
     model: Model = "smollm2-135m",
     seed: Annotated[int, typer.Option(help="Fixes what is written.")] = 0,
     dtype: Dtype = "auto",
@@ -30,21 +35,26 @@ def selfgen(
     as_json: AsJson = False,
 ) -> None:
     """Let the target write conversations to train drafters on."""
+    from labkit.bench.prompts import read_prompts
     from labkit.lab.load import load_model
     from labkit.progress import text_bar
-    from labkit.training.selfgen import check_options
-    from labkit.training.selfgen import selfgen as write
+    from labkit.training import selfgen as writing
 
-    check_options(tokens=tokens, out=out, seed=seed)
+    if (tokens is None) == (prompts is None):
+        raise BadInput(
+            "labkit selfgen",
+            expected="either --tokens or --prompts",
+            got="neither" if tokens is None else "both",
+            next_step="give --tokens 200000, say, and the model asks itself",
+        )
+    writing.check_options(tokens=1 if tokens is None else tokens, out=out, seed=seed)
+    turns = [prompt.text for prompt in read_prompts(prompts)] if prompts else []
     loaded = load_model(model, dtype=dtype, device=device)
-    report = write(
-        loaded.model,
-        loaded.tokenizer,
-        tokens=tokens,
-        out=out,
-        seed=seed,
-        progress=text_bar(sys.stderr),
-    )
+    models, bar = (loaded.model, loaded.tokenizer), text_bar(sys.stderr)
+    if tokens is None:
+        report = writing.answer(*models, turns, out=out, progress=bar)
+    else:
+        report = writing.selfgen(*models, tokens=tokens, out=out, seed=seed, progress=bar)
     emit(
         asdict(report),
         as_json=as_json,

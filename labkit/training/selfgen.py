@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -91,22 +91,75 @@ def selfgen(
     """
     settings, out = settings or SelfgenSettings(), Path(out)
     check_options(tokens=tokens, out=out, seed=seed, settings=settings)
-    writer = _Writer(model, tokenizer, seed, settings, tuple(openings))
-    found = _whole_batches(out, run=writer.run, batch_rows=settings.batch_rows)
+    writer = _Writer(model, tokenizer, settings)
+    run = writer.run_name(seed, openings)
+
+    def batch(number: int) -> list[dict[str, Any]]:
+        return [row | {"run": run} for row in writer.conversations(number, seed, openings)]
+
+    found = _whole_batches(out, run=run, batch_rows=settings.batch_rows)
+    return _fill(out, found, batch, goal=tokens, settings=settings, progress=progress)
+
+
+def answer(
+    model: Any,
+    tokenizer: Any,
+    turns: Sequence[str],
+    *,
+    out: Path | str,
+    settings: SelfgenSettings | None = None,
+    progress: Progress | None = None,
+) -> SelfgenReport:
+    """Write the target's greedy replies to user turns of your own; for the rest, see `selfgen`.
+
+    Args:
+        turns: one conversation each, in this order.
+
+    Raises:
+        BadInput: no turns, an empty one, or as `selfgen`.
+    """
+    settings, out = settings or SelfgenSettings(), Path(out)
+    require(len(turns) > 0, "user turns", "at least one", 0)
+    blank = next((i for i, turn in enumerate(turns) if not turn.strip()), None)
+    require(blank is None, f"user turn {blank}", "some text", "none")
+    check_options(tokens=1, out=out, settings=settings)
+    writer, size = _Writer(model, tokenizer, settings), settings.batch_rows
+    run = writer.run_name("given", turns)
+
+    def batch(number: int) -> list[dict[str, Any]]:
+        rows = writer.replies(turns[number * size : (number + 1) * size])
+        return [row | {"kind": "given", "run": run} for row in rows]
+
+    found = _whole_batches(out, run=run, batch_rows=size, last=len(turns))
+    return _fill(out, found, batch, rows=len(turns), settings=settings, progress=progress)
+
+
+def _fill(
+    out: Path,
+    found: "_Found",
+    batch: Callable[[int], list[dict[str, Any]]],
+    *,
+    settings: SelfgenSettings,
+    progress: Progress | None,
+    goal: int | None = None,
+    rows: int = 0,
+) -> SelfgenReport:
+    """Append batches to the usable beginning of a file, up to a goal in reply tokens or rows."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    rows, done = found.rows, found.reply_tokens
+    written, done = found.rows, found.reply_tokens
     with out.open("ab") as file:
         file.truncate(found.size)
-        while done < tokens:
-            batch = writer.batch(rows // settings.batch_rows)
-            file.write(b"".join(json.dumps(row).encode() + b"\n" for row in batch))
+        while (done < goal) if goal is not None else (written < rows):
+            made = batch(written // settings.batch_rows)
+            file.write(b"".join(json.dumps(row).encode() + b"\n" for row in made))
             file.flush()
-            rows += len(batch)
-            done += sum(len(row["r"]) for row in batch)
+            written += len(made)
+            done += sum(len(row["r"]) for row in made)
             if progress is not None:
-                progress("the model writes its own training text", min(done, tokens), tokens)
+                told = (written, rows) if goal is None else (min(done, goal), goal)
+                progress("the model writes its own training text", *told)
         os.fsync(file.fileno())
-    return SelfgenReport(out=out, rows=rows, reply_tokens=done)
+    return SelfgenReport(out=out, rows=written, reply_tokens=done)
 
 
 @dataclass(frozen=True)
@@ -118,12 +171,13 @@ class _Found:
     reply_tokens: int
 
 
-def _whole_batches(out: Path, *, run: str, batch_rows: int) -> _Found:
+def _whole_batches(out: Path, *, run: str, batch_rows: int, last: int | None = None) -> _Found:
+    """``last``: rows of a complete file, whose last batch may be a smaller one."""
     if not out.exists():
         return _Found(0, 0, 0)
     lines = out.read_bytes().split(b"\n")[:-1]  # the last piece is empty, or a torn row
     size = reply_tokens = 0
-    whole = len(lines) - len(lines) % batch_rows
+    whole = len(lines) if len(lines) == last else len(lines) - len(lines) % batch_rows
     for number, line in enumerate(lines, start=1):
         length = _reply_length(line, where=f"{out}, line {number}", run=run)
         if number <= whole:
@@ -151,39 +205,40 @@ def _reply_length(line: bytes, *, where: str, run: str) -> int:
 
 
 class _Writer:
-    """Makes batch number b from nothing but what it was built with."""
+    """Makes rows from nothing but its arguments and what it was built with."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        seed: int,
-        settings: SelfgenSettings,
-        openings: tuple[str, ...],
-    ) -> None:
-        self._model, self._tokenizer = model, tokenizer
-        self._seed, self._settings, self._openings = seed, settings, openings
+    def __init__(self, model: Any, tokenizer: Any, settings: SelfgenSettings) -> None:
+        self._model, self._tokenizer, self._settings = model, tokenizer, settings
         self._before = _template_before_user(tokenizer)
-        recipe = json.dumps([asdict(settings), openings, target_fingerprint(model)])
-        self.run = f"seed {seed}, {hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
-    def batch(self, number: int) -> list[dict[str, Any]]:
-        """Rows ``number * batch_rows`` and following, as they go into the file."""
+    def run_name(self, seed: int | str, texts: Sequence[str]) -> str:
+        """Equal for runs that write the same file."""
+        recipe = json.dumps([asdict(self._settings), texts, target_fingerprint(self._model)])
+        return f"seed {seed}, {hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+    def conversations(
+        self, number: int, seed: int, openings: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Rows ``number * batch_rows`` and following, user turns sampled from the model."""
         settings = self._settings
-        rng = random.Random(f"{self._seed}/{number}")
+        rng = random.Random(f"{seed}/{number}")
         starts = [
-            "" if rng.random() < settings.bare_share else rng.choice(self._openings)
+            "" if rng.random() < settings.bare_share else rng.choice(openings)
             for _ in range(settings.batch_rows)
         ]
-        turns = self._user_turns(starts, seed=rng.getrandbits(63))
-        prompts = [self._prompt(turn) for turn in turns]
-        replies = self._generate(prompts, new_tokens=settings.reply_tokens, do_sample=False)
-        return [
-            {"p": p, "r": r, "kind": "steered" if start else "bare", "run": self.run}
-            for p, r, start in zip(prompts, replies, starts, strict=True)
-        ]
+        turns = self._user_turns(starts, seed=rng.getrandbits(63), fallback=openings[0])
+        rows = self.replies(turns)
+        kinds = ("steered" if start else "bare" for start in starts)
+        return [row | {"kind": kind} for row, kind in zip(rows, kinds, strict=True)]
 
-    def _user_turns(self, starts: Sequence[str], *, seed: int) -> list[str]:
+    def replies(self, turns: Sequence[str]) -> list[dict[str, Any]]:
+        """Prompt and greedy reply of each user turn."""
+        prompts = [self._prompt(turn) for turn in turns]
+        length = self._settings.reply_tokens
+        replies = self._generate(prompts, new_tokens=length, do_sample=False)
+        return [{"p": p, "r": r} for p, r in zip(prompts, replies, strict=True)]
+
+    def _user_turns(self, starts: Sequence[str], *, seed: int, fallback: str) -> list[str]:
         settings, encode = self._settings, self._tokenizer.encode
         prompts = [encode(self._before + start, add_special_tokens=False) for start in starts]
         device = self._model.device
@@ -205,7 +260,7 @@ class _Writer:
             for start, end in zip(starts, ends, strict=True)
         ]
         # the model may sample nothing but blanks; a row is due all the same
-        return [text.strip() or self._openings[0] for text in texts]
+        return [text.strip() or fallback for text in texts]
 
     def _prompt(self, turn: str) -> list[int]:
         text = self._tokenizer.apply_chat_template(

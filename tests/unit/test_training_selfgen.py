@@ -12,7 +12,7 @@ from labkit.errors import BadInput
 from labkit.toy import tiny
 from labkit.training.data import read_rows
 from labkit.training.openings import OPENINGS
-from labkit.training.selfgen import SelfgenSettings, selfgen
+from labkit.training.selfgen import SelfgenSettings, answer, selfgen
 
 SETTINGS = SelfgenSettings(batch_rows=4, bare_share=0.5, user_tokens=6, reply_tokens=10)
 TEMPLATE = (
@@ -186,3 +186,55 @@ def test_progress_ends_at_the_goal(tmp_path, model, tokenizer):
     done = [d for d, _ in told]
     assert done == sorted(done)
     assert told[-1] == (150, 150)
+
+
+# --- user turns of your own ---
+
+TURNS = ["count to ten", "name a fruit", "what is 2 + 2?", "why?", "and then?", "say it again"]
+
+
+def test_given_turns_are_answered_in_their_order(tmp_path, model, tokenizer):
+    out = tmp_path / "a.jsonl"
+    report = answer(model, tokenizer, TURNS, out=out, settings=SETTINGS)
+    rows = read_rows(out, vocab_size=len(tokenizer))
+    assert report.rows == len(rows) == len(TURNS)
+    for turn, row in zip(TURNS, rows, strict=True):
+        assert tokenizer.decode(row.prompt) == f"<s>user\n{turn}</s>\n<s>assistant\n"
+        text = list(row.prompt)
+        for token in row.reply:
+            assert int(model(torch.tensor([text])).logits[0, -1].argmax()) == token
+            text.append(token)
+
+
+@pytest.mark.parametrize("cut", [0, 700, 1000, 10_000])
+def test_interrupted_answers_end_with_the_same_bytes(tmp_path, model, tokenizer, cut):
+    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
+    answer(model, tokenizer, TURNS, out=whole, settings=SETTINGS)
+    part.write_bytes(whole.read_bytes()[:cut])
+    calls = []
+    answer(
+        model,
+        tokenizer,
+        TURNS,
+        out=part,
+        settings=SETTINGS,
+        progress=lambda what, done, total: calls.append((done, total)),
+    )
+    assert part.read_bytes() == whole.read_bytes()
+    # a file that is complete is left alone, its smaller last batch too
+    assert bool(calls) == (cut != 10_000)
+    assert not calls or calls[-1] == (6, 6)
+
+
+def test_given_turns_that_cannot_be_are_refused(tmp_path, model, tokenizer):
+    out = tmp_path / "a.jsonl"
+    with pytest.raises(BadInput, match="user turns"):
+        answer(model, tokenizer, [], out=out, settings=SETTINGS)
+    with pytest.raises(BadInput, match="user turn 1"):
+        answer(model, tokenizer, ["a", "  "], out=out, settings=SETTINGS)
+    assert not out.exists()
+    answer(model, tokenizer, TURNS, out=out, settings=SETTINGS)
+    before = out.read_bytes()
+    with pytest.raises(BadInput, match="a row of this run"):
+        answer(model, tokenizer, TURNS[:-1], out=out, settings=SETTINGS)
+    assert out.read_bytes() == before
