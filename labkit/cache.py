@@ -1,7 +1,8 @@
-"""The KV cache as a table of slots. The only file that touches transformers' cache classes.
+"""The KV cache as a table of slots. With `labkit.recurrent`, the only file that touches
+transformers' cache classes.
 
 Owns: the keys and values of one sequence, and who sits in which slot.
-Does not know: tokens' meaning, acceptance, drafts.
+Does not know: tokens' meaning, acceptance, drafts; how layers without slots take tokens back.
 
 Each slot holds the keys and values of one token and knows the token's position. A query attends
 to the slots that its mask names; the position is already rotated into the keys, so the physical
@@ -16,7 +17,7 @@ are never attended to.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,12 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from labkit.errors import UnsupportedModel
+from labkit.recurrent import HYBRIDS, RECURRENT, States
 
 FORGETFUL = ("full_attention", "sliding_attention", "global")
 Masks = dict[str, Tensor | None]
-"""Per kind of layer a mask [1, 1, n, extent], True = attend; None: every query sees every slot."""
+"""Per kind of layer a mask [1, 1, n, extent], True = attend; None: every query sees every slot,
+or the layer has no slots."""
 _BUCKET = 32  # extents are rounded up to this, so that kernels see few shapes
 _START = 128  # slots at first; doubled when they run out
 
@@ -158,7 +161,7 @@ class SlotCache:
         device: where keys, values and masks live.
 
     Raises:
-        UnsupportedModel: naming the first layer that cannot forget (recurrent, linear attention).
+        UnsupportedModel: naming the first layer that can neither forget nor be restored.
     """
 
     def __init__(self, model: Any, *, device: torch.device) -> None:
@@ -170,7 +173,11 @@ class SlotCache:
         self._additive_dtype = model.dtype if text._attn_implementation == "eager" else None
         self.table = SlotTable()
         self._plan = _Plan(torch.empty(0, dtype=torch.long), 0, 0, 0)
-        self._layers = [_SlotLayer(self._plan) for _ in self.kinds]
+        self.states = States(model, self.kinds)
+        self._attention = set(self.kinds) - {RECURRENT}
+        self._layers = [
+            self.states.layers.get(i) or _SlotLayer(self._plan) for i in range(len(self.kinds))
+        ]
         self._cache = Cache(layers=self._layers)  # type: ignore[arg-type]
         self._positions = torch.zeros(0, dtype=torch.long, device=device)
         self._committed = torch.zeros(0, dtype=torch.bool, device=device)
@@ -190,6 +197,7 @@ class SlotCache:
         Returns:
             the n slots, and the masks.
         """
+        self.states.restore(self.length)
         slots = self.table.take(len(positions))
         self._grow()
         write = torch.tensor(slots, device=self.device)
@@ -200,21 +208,24 @@ class SlotCache:
         self._plan.write, self._plan.extent = write, min(extent, self.table.capacity)
         self._plan.length, self._plan.capacity = self.length, self.table.capacity
         self._positions.index_copy_(0, write, at)
-        return slots, {self.kinds[0]: None} if alone else self._masks(write, at, ancestors)
+        return slots, self._masks(write, at, ancestors) if not alone else self._no_masks()
 
     def _sees_all(self, count: int) -> bool:
         """Is this one query that sees every slot up to the highest? Then it needs no mask, and
         attention can read the keys of grouped heads in place instead of copying them per head."""
         without_holes = self.table.extent == self.length + 1
-        plain = self._additive_dtype is None and set(self.kinds) == {"full_attention"}
+        plain = self._additive_dtype is None and self._attention == {"full_attention"}
         return count == 1 and without_holes and plain
+
+    def _no_masks(self) -> Masks:
+        return dict.fromkeys(self.kinds)
 
     def _masks(self, write: Tensor, at: Tensor, ancestors: Tensor) -> Masks:
         extent = self._plan.extent
         full = self._committed[:extent].expand(len(at), extent).clone()
         full.index_copy_(1, write, ancestors.to(self.device))
-        masks: Masks = {}
-        for kind in set(self.kinds):
+        masks = self._no_masks()
+        for kind in self._attention:
             mask = full
             if kind == "sliding_attention":
                 assert self.window is not None
@@ -222,8 +233,15 @@ class SlotCache:
             masks[kind] = mask[None, None]
         return masks
 
-    def keep(self, slots: Sequence[int]) -> None:
-        """Commit these of the placed slots, in order; forget the other placed ones."""
+    def keep(self, slots: Sequence[int], *, recall: bool = False) -> None:
+        """Commit these of the placed slots, in order; forget the other placed ones. Recurrent
+        layers must have read their tokens and no others: see `read_again`.
+
+        Args:
+            recall: `truncate` will be asked to come back to where the text ends now.
+        """
+        if slots:
+            self.states.keep(self.length, new=len(slots), recall=recall)
         self.table.keep(slots)
         if slots:
             self._committed[torch.tensor(list(slots), device=self.device)] = True
@@ -232,12 +250,22 @@ class SlotCache:
         """Forget every slot that was placed since the last `keep`."""
         self.table.forget()
 
+    def read_again(self, inputs: Mapping[str, Tensor], count: int) -> None:
+        """Let recurrent layers read the first ``count`` placed tokens, from the committed text on.
+
+        Args:
+            inputs: what came into these layers in the forward, by the names of `States.inputs`.
+        """
+        self.states.read_again(inputs, count, start=self.length, cache=self._cache)
+
     def truncate(self, length: int) -> None:
-        """Roll back to the first ``length`` committed tokens. ValueError outside 0..length."""
+        """Roll back to the first ``length`` committed tokens, which ``states.has``. ValueError
+        outside 0..length."""
         gone = self.table.committed[length:] if length >= 0 else []
         if gone:  # before the table: after an interrupt here no free slot is left visible
             self._committed[torch.tensor(gone, device=self.device)] = False
         self.table.truncate(length)
+        self.states.forget_before(length)
 
     def arguments(self, masks: Masks) -> dict[str, Any]:
         """The keyword arguments that hand cache and masks to the model's forward."""
@@ -282,8 +310,8 @@ def check_supported(model: Any) -> None:
             that takes no mask of its own, or of the model that takes no cache.
     """
     config = model.config.get_text_config()
-    layer_kinds(config)
-    if getattr(model, "_is_stateful", False):
+    kinds = layer_kinds(config)
+    if getattr(model, "_is_stateful", False) and RECURRENT not in kinds:
         raise UnsupportedModel(
             f"layers of {config.model_type}",
             expected="attention, whose slots can be forgotten",
@@ -317,10 +345,11 @@ def check_supported(model: Any) -> None:
 
 
 def layer_kinds(config: Any) -> tuple[str, ...]:
-    """The kind of attention of each layer.
+    """The kind of each layer.
 
     Raises:
-        UnsupportedModel: a layer that is neither full nor sliding attention, by number and name.
+        UnsupportedModel: a layer that is neither full nor sliding attention nor a recurrent one of
+            a known kind, by number and name.
     """
     count = config.num_hidden_layers
     window = getattr(config, "sliding_window", None)
@@ -329,11 +358,13 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
     kinds = next((k for name in told if (k := getattr(config, name, None))), None)
     if kinds is None:
         kinds = ["sliding_attention" if window else "full_attention"] * count
+    restorable = (RECURRENT,) if config.model_type in HYBRIDS else ()
     for number, kind in enumerate(kinds):
-        if kind not in FORGETFUL:
+        if kind not in (*FORGETFUL, *restorable):
             raise UnsupportedModel(
                 f"layer {number} of {config.model_type}",
-                expected="attention, whose slots can be forgotten (" + ", ".join(FORGETFUL) + ")",
+                expected="attention, whose slots can be forgotten (" + ", ".join(FORGETFUL) + "), "
+                "or the gated delta net of " + " or ".join(HYBRIDS),
                 got=kind,
                 next_step="choose a model whose layers are all attention",
             )

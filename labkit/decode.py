@@ -187,6 +187,7 @@ class _Run:
         return Prefilled(
             round=0,
             tokens=self.target.length,
+            recurrent_layers=self.target.recurrent_layers,
             seconds=self.clock() - start,
             forwards=self.target.forwards - forwards,
             forward_seconds=self.target.forward_seconds - inside,
@@ -274,6 +275,7 @@ class _Run:
 
     def _commit(self, tree: DraftTree, scores: Scores, verdict: Verdict) -> Committed:
         start, before = self.clock(), self.target.slots_used
+        inside, replayed = self.target.forward_seconds, self.target.replayed
         new = [*(tree.tokens[node] for node in verdict.path[1:]), verdict.next_token]
         sources = ["draft"] * (len(new) - 1) + ["target"]
         count, text = self._stop(new)
@@ -293,7 +295,9 @@ class _Run:
             freed_slots=tuple(s for s in scores.slots if s not in kept),
             logprobs=_logprobs(scores.logits[list(kept_nodes)], new[:count]) if full else (),
             near_ties=near_ties(scores.logits[list(kept_nodes)]) if full else (),
+            replayed=self.target.replayed - replayed,
             seconds=seconds,
+            forward_seconds=self.target.forward_seconds - inside,
             slots_before=before,
             slots_after=self.target.slots_used,
         )

@@ -75,10 +75,14 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilled(Event):
-    """The prompt, but for its last (pending) token, is in the cache. ``tokens``: how many."""
+    """The prompt, but for its last (pending) token, is in the cache. ``tokens``: how many.
+
+    ``recurrent_layers``: layers of the target that carry a state and have no slots.
+    """
 
     kind: ClassVar[str] = "prefilled"
     tokens: int
+    recurrent_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +152,8 @@ class Committed(Event):
     one. ``kept_slots``/``freed_slots``: slots of this round's nodes that stay or are forgotten.
     ``logprobs`` (full): log-probability of each token under the target's plain softmax.
     ``near_ties`` (full): True where the two best logits lie within two steps of the model's dtype.
+    ``replayed``: tokens that the target's recurrent layers had to read again, from the state before
+    the round, because the draft was not accepted whole; ``forward_seconds`` is the time it took.
     """
 
     kind: ClassVar[str] = "committed"
@@ -158,6 +164,7 @@ class Committed(Event):
     freed_slots: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     near_ties: tuple[bool, ...] = ()
+    replayed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

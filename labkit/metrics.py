@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from labkit.events import Committed
 from labkit.trace import Trace
 from labkit.tree import DraftTree
 
@@ -86,7 +87,9 @@ class Acceptance:
 class RunCost:
     """Where the time of one or more runs went, in seconds, and how many forwards it took.
 
-    ``inside``: the part of drafting and scoring that was spent inside model forwards.
+    ``inside``: the part of drafting, scoring and committing that was spent inside the models.
+    ``replayed``: tokens that recurrent layers of the target had to read again, without a forward of
+    the whole model.
     """
 
     prefill: float
@@ -97,6 +100,7 @@ class RunCost:
     inside: float
     target_forwards: int
     draft_forwards: int
+    replayed: int = 0
 
     @property
     def decode(self) -> float:
@@ -230,7 +234,8 @@ def cost(*traces: Trace) -> RunCost:
         score=seconds["scored"],
         verify=seconds["verified"],
         commit=seconds["committed"],
-        inside=inside["drafted"] + inside["scored"],
+        inside=inside["drafted"] + inside["scored"] + inside["committed"],
         target_forwards=forwards["prefilled"] + forwards["scored"],
         draft_forwards=forwards["drafted"],
+        replayed=sum(event.replayed for event in events if isinstance(event, Committed)),
     )

@@ -8,13 +8,17 @@ error, an interrupt or a closed generator.
 
     committed   t0 t1 t2 t3        in the cache: t0 t1 t2      pending: t3
     tree             t3 -> a -> b       scored in one forward at positions 3, 4, 5
+
+A hybrid target has recurrent layers between its attention layers. They have no slots; what they
+do instead is told in `labkit.recurrent`. It scores chains only.
 """
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -42,12 +46,14 @@ class Target:
     """A transformers causal LM, driven through the slot cache.
 
     Args:
-        model: any HF causal LM whose layers are full or sliding attention.
+        model: any HF causal LM whose layers are full or sliding attention, or gated delta nets
+            (Qwen3-Next, Qwen3.5).
         needs: names of activations to return with each forward: "h0" is the embedding, "hk" the
             residual stream after k layers, "final" the last one after the final norm.
         width: pad every forward to at least this many rows. Matrix kernels may round differently
             for different numbers of rows; a fixed width makes stepwise and blockwise forwards
-            agree bit for bit where they treat rows alike.
+            agree bit for bit where they treat rows alike. Recurrent layers do not, and read every
+            committed token again after a forward with padding.
         clock: seconds; on a device that works asynchronously, one that waits for it.
 
     Raises:
@@ -68,11 +74,15 @@ class Target:
         self.width = width
         self.forwards = 0
         self.forward_seconds = 0.0
+        self.replayed = 0  # tokens that recurrent layers have read again
         self._clock = clock
         self.run = 0  # counts prefills, so that an abandoned run can notice
         self._device = next(model.parameters()).device
         self._cache = SlotCache(model, device=self._device)
         self._slots: tuple[int, ...] = ()
+        self._ids = torch.empty(0, dtype=torch.long, device=self._device)  # [m] of the last forward
+        self._inputs: dict[str, Tensor] = {}  # of recurrent layers in that forward, [m, D]
+        self._text = self._ids  # [length] cached tokens; kept for recurrent layers alone
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._paths = _activation_paths(model, self.needs)
 
@@ -90,6 +100,11 @@ class Target:
         """Most tokens that prompt and text may have together, None when unknown."""
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         return int(limit) if limit else None
+
+    @property
+    def recurrent_layers(self) -> int:
+        """Layers without slots, which carry a state; with any of them, drafts must be chains."""
+        return len(self._cache.states)
 
     @property
     def length(self) -> int:
@@ -133,7 +148,12 @@ class Target:
 
         Returns:
             logits [n, V] ([1, V]), needed activations {name: [n, D]}, the n slots.
+
+        Raises:
+            BadInput: a tree that branches, for a target with recurrent layers.
+            LabError: the nodes of an earlier call are still speculative.
         """
+        self._check_chain(tree)
         if self._slots:
             raise LabError(
                 "target",
@@ -144,8 +164,12 @@ class Target:
         n = len(tree)
         ids, positions, ancestors = self._padded(tree)
         slots, masks = self._cache.place(positions, ancestors=ancestors)
-        self._slots = tuple(slots[:n])
-        logits, hidden = self._forward(ids, positions, masks, last_only=not all_logits and n > 1)
+        self._slots, self._ids = tuple(slots[:n]), ids[0]
+        again = self._cache.states.inputs if len(positions) > 1 else {}
+        logits, hidden = self._forward(
+            ids, positions, masks, last_only=not all_logits and n > 1, also=again
+        )
+        self._inputs = {name: hidden.pop(name) for name in again}
         return Scores(logits[:n], {name: h[:n] for name, h in hidden.items()}, self._slots)
 
     def append(self, ids: Tensor) -> Tensor:
@@ -163,16 +187,25 @@ class Target:
             slots, masks = self._cache.place(positions, ancestors=_lower_triangle(n))
             with self.speculation():
                 logits, _ = self._forward(block[None], positions, masks, last_only=True)
-                self._cache.keep(slots)
+                self._remember(block)
+                self._cache.keep(slots, recall=True)
         return logits[-1:]
 
     def _forward(
-        self, ids: Tensor, positions: list[int], masks: Masks, *, last_only: bool
+        self,
+        ids: Tensor,
+        positions: list[int],
+        masks: Masks,
+        *,
+        last_only: bool,
+        also: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """logits [m, V] ([1, V]) and needed activations {name: [m, D]} of one forward."""
+        """logits [m, V] ([1, V]) and needed activations {name: [m, D]} of one forward, and those of
+        the modules ``also``, {name: path}."""
         keep = {"logits_to_keep": 1} if self._keeps_logits and last_only else {}
+        paths = self._paths | dict(also)
         start = self._clock()
-        with torch.inference_mode(), capture(self.model, self._paths) as seen:
+        with torch.inference_mode(), capture(self.model, paths) as seen:
             out = self.model(
                 input_ids=ids,
                 position_ids=torch.tensor([positions], device=self._device),
@@ -181,7 +214,7 @@ class Target:
             )
         self.forward_seconds += self._clock() - start
         self.forwards += 1
-        return out.logits[0], {name: seen[name][0] for name in self.needs}
+        return out.logits[0], {name: seen[name][0] for name in paths}
 
     def _padded(self, tree: DraftTree) -> tuple[Tensor, list[int], Tensor]:
         """ids [1, m], positions and ancestor mask [m, m], m = max(n, width). A padding row sees
@@ -201,19 +234,53 @@ class Target:
     def commit(self, path: Sequence[int]) -> tuple[int, ...]:
         """Keep the slots of these nodes (root first), forget the rest; returns the kept slots."""
         kept = tuple(self._slots[node] for node in path)
+        if self._inputs and 0 < len(kept) < len(self._ids):
+            self._read_again(len(kept))
+        self._remember(self._ids[: len(kept)])
         self._cache.keep(kept)
-        self._slots = ()
+        self._slots, self._inputs = (), {}
         return kept
+
+    def _read_again(self, count: int) -> None:
+        """Bring recurrent layers from the end of the draft to its first ``count`` tokens."""
+        start = self._clock()
+        self._cache.read_again(self._inputs, count)
+        self.forward_seconds += self._clock() - start
+        self.replayed += count
+
+    def _remember(self, ids: Tensor) -> None:
+        if self.recurrent_layers:
+            self._text = torch.cat((self._text[: self.length], ids))
 
     def forget(self) -> None:
         """Forget every node that was scored since the last commit."""
         self._cache.forget()
-        self._slots = ()
+        self._slots, self._inputs = (), {}
 
     def truncate(self, length: int) -> None:
-        """Roll the cache back to its first ``length`` tokens. ValueError outside 0..length."""
+        """Roll the cache back to its first ``length`` tokens. ValueError outside 0..length.
+
+        A target with recurrent layers goes back for free to its beginning, to where it stands, and
+        to where the last run of `append` calls came by; to other places it reads the text again.
+        """
         self.forget()
-        self._cache.truncate(length)
+        if self._cache.states.has(length) or not 0 <= length < self.length:
+            self._cache.truncate(length)
+        else:
+            text = self._text[:length]
+            self._cache.truncate(0)
+            self.append(text)
+
+    def _check_chain(self, tree: DraftTree) -> None:
+        if self.recurrent_layers and not tree.is_chain:
+            node = next(i for i, parent in enumerate(tree.parents) if parent != i - 1)
+            raise BadInput(
+                "draft tree",
+                expected=f"a chain, since {self.recurrent_layers} layers of the target are "
+                "recurrent and cannot undo a rejected branch",
+                got=f"node {node} below node {tree.parents[node]}",
+                next_step="let the drafter draft chains",
+            )
 
     @contextmanager
     def speculation(self) -> Iterator["Target"]:

@@ -20,8 +20,12 @@ _FAMILIES = {
     "mistral": ("MistralConfig", "MistralForCausalLM"),
     "phi3": ("Phi3Config", "Phi3ForCausalLM"),
     "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
+    "qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM"),
+    "qwen3_next": ("Qwen3NextConfig", "Qwen3NextForCausalLM"),
 }
 FAMILIES = tuple(_FAMILIES)
+HYBRIDS = ("qwen3_5", "qwen3_next")
+"""Families whose every second layer is recurrent, the first one included."""
 
 
 def tiny(
@@ -70,7 +74,7 @@ def tiny(
     }
     if family in ("gemma3", "qwen3"):
         settings["head_dim"] = hidden // 4
-    settings |= _window(family, window, layers)
+    settings |= _window(family, window, layers) | _recurrent(family, layers, hidden)
     config = getattr(transformers, config_name)(**settings, attn_implementation=attention)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -79,13 +83,29 @@ def tiny(
 
 
 def _window(family: str, window: int | None, layers: int) -> dict[str, Any]:
-    if family in ("llama",) or (window is None and family != "gemma3"):
+    if family in ("llama", *HYBRIDS) or (window is None and family != "gemma3"):
         return {}
     if family in ("mistral", "phi3"):
         return {"sliding_window": window}
     kinds = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
     found: dict[str, Any] = {"sliding_window": window or 4096, "layer_types": kinds}
     return found | ({"use_sliding_window": True} if family.startswith("qwen") else {})
+
+
+def _recurrent(family: str, layers: int, hidden: int) -> dict[str, Any]:
+    if family not in HYBRIDS:
+        return {}
+    found: dict[str, Any] = {
+        "layer_types": [("linear_attention", "full_attention")[i % 2] for i in range(layers)],
+        "head_dim": hidden // 4,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": hidden // 4,
+        "linear_value_head_dim": hidden // 4,
+    }
+    experts: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2}
+    experts |= dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), hidden)
+    return found | (experts if family == "qwen3_next" else {})
 
 
 class TableModel(nn.Module):

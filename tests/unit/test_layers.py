@@ -30,6 +30,7 @@ LEVELS = {
     "labkit.streaming": 1,
     "labkit.kernels": 1,
     "labkit.verify": 2,
+    "labkit.recurrent": 2,
     "labkit.cache": 2,
     "labkit.law": 2,
     "labkit.target": 3,
