@@ -16,6 +16,7 @@ from labkit.viz.panels.slots import PITCH, slots_scene
 from labkit.viz.panels.timeline import timeline_scene
 from labkit.viz.panels.totals import totals_scene
 from labkit.viz.panels.tree import TreePanel
+from labkit.viz.sentences import slots_title
 from labkit.viz.states import State, Story
 from labkit.viz.svg import Piece, Scene, line, text
 
@@ -107,7 +108,7 @@ def _rows(story: Story, inner: int, ar_seconds: float | None) -> list[list[_Cell
 
     def slots_cell(width: int, rows: int) -> _Cell:
         return (
-            "KV slots of the target",
+            slots_title(story),
             width // PITCH * PITCH,
             _slots(story, width, rows),
         )
@@ -133,7 +134,7 @@ def _with_tree(story: Story, rows: list[list[_Cell]], inner: int) -> list[list[_
     across = inner - inspector.WIDTH - _GAP
     ribbon, tests, *rest = rows
     if across >= 5 * PITCH:  # beside the tests; the slots, which stood there, get a whole row
-        slots = ("KV slots of the target", inner // PITCH * PITCH, _slots(story, inner, 4))
+        slots = (slots_title(story), inner // PITCH * PITCH, _slots(story, inner, 4))
         mask = ("Attention mask", across, MaskPanel(story, width=across).scene)
         return [ribbon, [tree], [tests[0], mask], [slots], *rest]
     mask = ("Attention mask", inner, MaskPanel(story, width=inner).scene)

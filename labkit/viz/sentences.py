@@ -120,6 +120,11 @@ def run_sentence(story: Story) -> str:
     )
 
 
+def slots_title(story: Story) -> str:
+    """Whose slots they are: recurrent layers have none."""
+    return "KV slots of the attention layers" if _recurrent(story) else "KV slots of the target"
+
+
 def slots_sentence(story: Story, state: State) -> str:
     """How many slots are in use, and what sits in them."""
     uses = [slot.use for slot in story.slots(state)]
@@ -133,7 +138,18 @@ def slots_sentence(story: Story, state: State) -> str:
     parts = [f"{uses.count(use)} {name}" for use, name in names.items() if uses.count(use)]
     used = len(uses) - uses.count("free") - uses.count("forgotten")
     where = _place(story, state) if state.at >= 0 and state.phase != "finish" else state.phase
-    return f"KV slots, {where[0].lower()}{where[1:]}: {used} in use ({', '.join(parts) or 'none'})."
+    told = f"{where[0].lower()}{where[1:]}: {used} in use ({', '.join(parts) or 'none'})."
+    return f"KV slots, {told}{_without_slots(story)}"
+
+
+def _recurrent(story: Story) -> int:
+    return story.trace.prefilled.recurrent_layers if story.trace.prefilled else 0
+
+
+def _without_slots(story: Story) -> str:
+    count = _recurrent(story)
+    have = "has no slots: it carries" if count == 1 else "have no slots: each carries"
+    return f" {counted(count, 'recurrent layer')} {have} one state." if count else ""
 
 
 def timing(trace: Trace, *, ar_seconds: float | None) -> str:
@@ -258,7 +274,15 @@ def _commit(story: Story, round_: Round) -> str:
     else:
         parts.append("the text ends with a drafted token, so the target adds none")
     kept = "" if round_.committed.freed_slots else " All slots of the round stay."
-    return "; ".join(parts) + "." + _near_ties(story, round_) + kept
+    return "; ".join(parts) + "." + _near_ties(story, round_) + kept + _replayed(round_)
+
+
+def _replayed(round_: Round) -> str:
+    """What recurrent layers had to do because the draft was not accepted whole."""
+    assert round_.committed
+    count = round_.committed.replayed
+    told = counted(count, "token")
+    return f" Recurrent layers go back and read {told} again." if count else ""
 
 
 def _near_ties(story: Story, round_: Round) -> str:

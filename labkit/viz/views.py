@@ -19,6 +19,7 @@ from labkit.viz.sentences import (
     round_sentence,
     run_sentence,
     slots_sentence,
+    slots_title,
     timing,
     tree_sentence,
 )
@@ -71,7 +72,7 @@ def kv_slots(trace: Trace, *, round: int | None = None, width: int = 960) -> Pic
     else:
         scene = round_slots_scene(story, round - 1, width=inner)
         sentence = round_sentence(story, round - 1)
-    return _picture([("", scene)], width, title="KV slots of the target", sentence=sentence)
+    return _picture([("", scene)], width, title=slots_title(story), sentence=sentence)
 
 
 def draft_tree(trace: Trace, *, round: int, width: int = 960) -> Picture:
