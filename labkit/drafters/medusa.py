@@ -1,0 +1,147 @@
+"""Parallel heads that draft: Medusa's, and Meta's with a shared trunk.
+
+Owns: the state that the heads guess from, and Meta's cache. Does not know: the target, the accept
+rule, how a draft grows.
+Invariants: one forward of the heads per round, whatever the draft's shape; a depth's distribution
+is the same at all of its nodes, because no head reads a token; what a cache holds is committed.
+
+    committed    x0  x1  x2  x3       states of the target   f0  f1  f2     pending: x3
+    heads        read f2 and guess    x4 by head 0, x5 by head 1, x6 by head 2
+
+A tree takes the likeliest tokens of each head and combines them: with one law per depth, every
+node at depth d has the same candidate children, and a path is as likely as the product of its
+tokens' probabilities. Keeping the likeliest paths of the Cartesian product, as Medusa does, is the
+dynamic tree of `growing` on such laws; its hand-made sparse trees are static ones.
+
+Medusa's own acceptance test ("typical acceptance") takes any token that the target finds likely
+enough. That is another law than the target's: it is lossy, and not offered here. Drafts are judged
+by `labkit.verify.verify`, as every drafter's.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from labkit.config import check_confidence
+from labkit.draft import Draft
+from labkit.drafters.base import Commit, Drafter
+from labkit.drafters.feeding import Foretold
+from labkit.drafters.growing import Growing
+from labkit.drafters.shapes import Chain, Shape
+from labkit.heads.medusa import MedusaHeads
+from labkit.sampling import Rng, Warp
+from labkit.tree import DraftTree
+
+
+class Medusa(Drafter):
+    """Drafts with one set of parallel heads, at most as deep as there are heads.
+
+    What is drawn and what is judged as one-hot is as for `Eagle`: chains and static trees are
+    drawn above temperature 0 (siblings without replacement), dynamic trees are not.
+
+    Args:
+        heads: in evaluation mode, on the target's device.
+        shape: `Chain`, `StaticTree` or `DynamicTree`.
+        confidence: stop where the product of the heads' largest probabilities falls below this
+            (0: never); costs one read from the device per depth.
+        drawn: False makes chains and static trees deterministic at every temperature.
+        name: what traces call it.
+        clock: seconds; on a device that works asynchronously, one that waits for it.
+    """
+
+    def __init__(
+        self,
+        heads: MedusaHeads,
+        *,
+        shape: Shape | None = None,
+        confidence: float = 0.0,
+        drawn: bool = True,
+        name: str | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        check_confidence(confidence)
+        self.heads = heads
+        self.needs = heads.config.needs
+        self.name = name or heads.config.kind
+        self.shape: Shape = shape or Chain()
+        self.confidence = confidence
+        self.drawn = drawn
+        self._clock = clock
+        self.reset()
+
+    @property
+    def context_limit(self) -> int | None:
+        return None  # rotary positions go on beyond those it was trained on
+
+    @property
+    def length(self) -> int:
+        """States that the heads have read so far and remember."""
+        return self._read
+
+    def reset(self) -> None:
+        self._kv = self.heads.cache()
+        self._first = True  # the prompt's last token is pending: one state fewer than tokens
+        self._waiting: list[Tensor] = []  # [m, H] each
+        self._read = 0
+        self._made: Tensor | None = None  # [heads, H], after the last committed state
+
+    @torch.inference_mode()
+    def observe(self, commit: Commit) -> None:
+        self.forget()
+        if len(commit.tokens) > self._first:
+            self._waiting.append(commit.hidden[self.needs[0]])
+        self._first = False
+
+    def forget(self) -> None:
+        # a forward that an interrupt cut off; guesses themselves never enter the cache
+        for kv in self._kv:
+            kv.truncate(min(self._read, kv.length))
+
+    @torch.inference_mode()
+    def propose(self, tokens: Sequence[int], rng: Rng, *, depth: int, warp: Warp) -> Draft:
+        self.forget()
+        depth = min(depth, self.heads.config.heads)
+        if depth < 1 or not (self._waiting or self._made is not None):
+            return Draft.deterministic(DraftTree.chain(tokens[-1:]))
+        before = self._clock()
+        forwards = self._catch_up()
+        assert self._made is not None
+        source = Foretold(
+            rows=self.heads.logits(self._made[:depth]),
+            vocab_ids=self.heads.vocab_ids,
+            vocab_size=self.heads.config.vocab_size,
+            forwards=forwards,
+            inside=self._clock() - before,
+        )
+        growing = Growing(
+            source=source,
+            tokens=tuple(tokens),
+            rng=rng,
+            depth=depth,
+            warp=warp,
+            confidence=self.confidence,
+            drawn=self.drawn and warp.temperature > 0,
+        )
+        return growing.grow(self.shape)
+
+    def _catch_up(self) -> int:
+        """Read the states that wait; forwards spent."""
+        if not self._waiting:
+            return 0
+        states = torch.cat(self._waiting).to(self.heads.dtype)
+        if not self._kv:  # heads without a memory need the last one only
+            states = states[-1:]
+        start, n, device = self._read if self._kv else 0, len(states), states.device
+        mask = torch.ones(n, start + n, dtype=torch.bool, device=device).tril_(start)
+        made = self.heads(
+            states[None],
+            positions=torch.arange(start, start + n, device=device)[None],
+            kv=self._kv,
+            mask=mask if n > 1 else None,
+        )
+        self._made = made[0, -1]
+        # until this line an interrupt leaves the states waiting, and the rows to be truncated
+        self._read, self._waiting = self._read + sum(map(len, self._waiting)), []
+        return 1
