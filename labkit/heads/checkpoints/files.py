@@ -5,10 +5,11 @@ Invariants: only JSON and safetensors are opened; nothing outside the folder is.
 """
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -43,7 +44,7 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             got="a file" if path.exists() else "nothing there",
             next_step="name the folder of a head",
         )
-    config = _read_json(path, CONFIG)
+    config = read_json(path, CONFIG)
     tensors: dict[str, Tensor] = {}
     for file in _tensor_files(path):
         try:
@@ -57,12 +58,59 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, tensors
 
 
+def tensor_names(path: Path) -> set[str]:
+    """Names of all tensors in a folder, without reading them.
+
+    Raises:
+        BadCheckpoint: as of `read_folder`, a config apart.
+    """
+    if (mapped := _weight_map(path)) is not None:
+        _tensor_files(path)
+        return set(mapped)
+    found: set[str] = set()
+    for file in _tensor_files(path):
+        found.update(_opened(path, file).keys())
+    return found
+
+
+def read_some(path: Path, names: Collection[str]) -> dict[str, Tensor]:
+    """These tensors of a folder that may hold many more.
+
+    Raises:
+        BadCheckpoint: as of `read_folder`, a config apart; a tensor that is not there.
+    """
+    mapped, found = _weight_map(path), {}
+    for file in _tensor_files(path):
+        wanted = [n for n in names if mapped is None or mapped[n] == file.name]
+        if not wanted:
+            continue
+        opened = _opened(path, file)
+        for name in wanted:
+            try:
+                found[name] = opened.get_tensor(name)
+            except SafetensorError as error:
+                raise broken(path, expected=f"{name} in {file.name}", got=str(error)) from error
+    return found
+
+
+def _opened(path: Path, file: Path) -> Any:
+    try:
+        return safe_open(file, "pt")
+    except (OSError, SafetensorError) as error:
+        raise broken(path, expected=f"safetensors in {file.name}", got=str(error)) from error
+
+
 def has_adapter(path: Path) -> bool:
     """Whether a low-rank adapter for the target lies beside the head (ModelOpt)."""
     return (path / _ADAPTER).exists()
 
 
-def _read_json(path: Path, name: str) -> dict[str, Any]:
+def read_json(path: Path, name: str) -> dict[str, Any]:
+    """The object in one of the folder's files.
+
+    Raises:
+        BadCheckpoint: no such file, no JSON, or no object.
+    """
     try:
         found = json.loads((path / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -77,7 +125,7 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
 def _weight_map(path: Path) -> dict[str, str] | None:
     if not (path / INDEX).exists():
         return None
-    found = _read_json(path, INDEX).get("weight_map")
+    found = read_json(path, INDEX).get("weight_map")
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise broken(path, expected=f"a weight_map in {INDEX}", got=type(found).__name__)
     return found

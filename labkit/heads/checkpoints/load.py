@@ -148,7 +148,7 @@ def checkpoint_of(
     config, ids = head.config, head.vocab_ids.cpu()
     tensors = dict(head.state_dict())
     borrowed = []
-    for name, theirs in _target_rows(target_model, ids).items():
+    for name, theirs in target_rows(target_model, ids).items():
         mine = tensors[name]
         if mine.shape == theirs.shape and torch.equal(mine, theirs.to(mine.device, mine.dtype)):
             borrowed.append(name)
@@ -213,18 +213,17 @@ def check_complete(checkpoint: StoredHead) -> None:
 
 def borrowed_tensors(checkpoint: HeadCheckpoint, target_model: Any) -> dict[str, Tensor]:
     """What the target provides, by name; the embedding is the target's own memory."""
-    rows = _target_rows(target_model, checkpoint.vocab_ids)
+    rows = target_rows(target_model, checkpoint.vocab_ids)
     return {name: rows[name] for name in checkpoint.borrowed}
 
 
-def _target_rows(target_model: Any, vocab_ids: Tensor) -> dict[str, Tensor]:
+def target_rows(target_model: Any, vocab_ids: Tensor | None) -> dict[str, Tensor]:
+    """Embedding and output rows by the names of a head's state dict; of all words for None."""
     embedding = target_model.get_input_embeddings().weight.detach()
     output = target_model.get_output_embeddings().weight.detach()
-    whole = len(vocab_ids) == output.shape[0]
-    return {
-        EMBEDDING: embedding,
-        OUTPUT: output if whole else output[vocab_ids.to(output.device)],
-    }
+    if vocab_ids is not None and len(vocab_ids) != output.shape[0]:
+        output = output[vocab_ids.to(output.device)]
+    return {EMBEDDING: embedding, OUTPUT: output}
 
 
 def _check_target(checkpoint: HeadCheckpoint, config: EagleConfig, target_model: Any) -> None:
