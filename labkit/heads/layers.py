@@ -148,7 +148,12 @@ class StackedKeyValues:
         """[B, kv_heads, n, head_dim] each -> all so far."""
         self._keys.append(keys)
         self._values.append(values)
-        return torch.cat(self._keys, 2), torch.cat(self._values, 2)
+        return self.keys, torch.cat(self._values, 2)
+
+    @property
+    def keys(self) -> Tensor:
+        """[B, kv_heads, all so far, head_dim]."""
+        return torch.cat(self._keys, 2)
 
 
 class HeadAttention(nn.Module):
@@ -173,17 +178,40 @@ class HeadAttention(nn.Module):
         self, x: Tensor, rotary: tuple[Tensor, Tensor], kv: Any, mask: Tensor | None
     ) -> Tensor:
         """x [B, n, width]; mask bool, broadcast to [B, heads, n, all keys], None: see all."""
-        q, k, v = (
-            projected.view(*x.shape[:2], -1, self._head_dim)
-            for projected in (self.q_proj(x), self.k_proj(x), self.v_proj(x))
-        )
-        if self._qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = apply_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), *rotary)
+        q, k = self._rotated(x, rotary)
+        v = self.v_proj(x).view(*x.shape[:2], -1, self._head_dim)
         keys, values = kv.append(k, v.transpose(1, 2))
         keys, values = (t.repeat_interleave(self._groups, 1) for t in (keys, values))
         seen = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
         return self.o_proj(seen.transpose(1, 2).flatten(2))
+
+    def weights(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], keys: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """How much of each value `forward` mixes in: [B, heads, n, all keys], rows sum to 1.
+
+        Args:
+            keys: [B, kv_heads, all keys, head_dim], those of x included, as the cache holds them
+                after `forward`.
+        """
+        q, _ = self._rotated(x, rotary)
+        scores = q @ keys.repeat_interleave(self._groups, 1).mT * self._head_dim**-0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1)
+
+    def _rotated(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Queries and keys of x with their positions, [B, heads or kv_heads, n, head_dim]."""
+        q, k = (
+            projected.view(*x.shape[:2], -1, self._head_dim)
+            for projected in (self.q_proj(x), self.k_proj(x))
+        )
+        if self._qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        turned: tuple[Tensor, Tensor] = apply_rotary_pos_emb(
+            q.transpose(1, 2), k.transpose(1, 2), *rotary
+        )
+        return turned
 
 
 class PlainLayer(nn.Module):
