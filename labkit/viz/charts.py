@@ -231,7 +231,7 @@ def by_nodes(runs: Mapping[str, Mapping[int, float]], *, quantity: str) -> Chart
         title=f"{quantity[:1].upper()}{quantity[1:]}, by nodes in the draft",
         x_title="drafted nodes",
         y_title=quantity,
-        top=_round_up(max((v for values in runs.values() for v in values.values()), default=1.0)),
+        top=rounded_up(max((v for values in runs.values() for v in values.values()), default=1.0)),
         categories=tuple(map(str, counts)),
         bars=bars,
     )
@@ -359,7 +359,7 @@ def forward_time(milliseconds: Mapping[int, float]) -> Chart:
         title="One forward of the target, by tokens in it",
         x_title="tokens in the forward",
         y_title="milliseconds",
-        top=_round_up(max(times)),
+        top=rounded_up(max(times)),
         categories=tuple(map(str, widths)),
         bars=(Series("forward", tuple(range(len(widths))), times, labels),),
     )
@@ -403,7 +403,7 @@ def law_comparison(laws: Mapping[str, Sequence[float]], *, tokens: Sequence[str]
         title="Law of the next token",
         x_title="token",
         y_title="probability",
-        top=_round_up(max((p for law in laws.values() for p in law), default=1.0)),
+        top=rounded_up(max((p for law in laws.values() for p in law), default=1.0)),
         categories=tuple(visible(token) for token in tokens),
         bars=tuple(
             Series(n, tuple(range(len(p))), tuple(p), tuple(map(rate, p))) for n, p in laws.items()
@@ -420,7 +420,7 @@ def _check_some(name: str, given: Mapping[Any, Any]) -> None:
         raise BadInput(name, expected="at least one", got="none", next_step=f"give some {name}")
 
 
-def _round_up(value: float) -> float:
+def rounded_up(value: float) -> float:
     """The next number that reads well on an axis."""
     step = 1.0
     while step > value:

@@ -31,6 +31,7 @@ class Plot:
     """What is drawn. bars stand at ``categories``; curves and points share a numeric x axis.
 
     top: upper end of the y axis; mark: y of a line worth a name, with that name.
+    ticks: numbers on the x axis of curves, ascending; the axis goes from the first to the last.
     """
 
     title: str
@@ -43,6 +44,7 @@ class Plot:
     points: tuple[Series, ...] = ()
     mark: tuple[float, str] | None = None
     empty: str = field(default="Nothing was measured.")
+    ticks: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
     @property
     def series(self) -> tuple[Series, ...]:
@@ -118,15 +120,29 @@ def _bar_paint(rank: int) -> str:
 
 
 def _number_axis(plot: Plot, across: float, up: float) -> Iterator[Piece]:
-    for i in range(6):
-        x = i / 5
-        yield Piece(across * x, up + 20, text(f"{x:.3g}", 0, 0, size=13, anchor="middle"))
+    for x in plot.ticks:
+        where, words = across * _part(plot, x), short_number(x)
+        yield Piece(where, up + 20, text(words, 0, 0, size=13, anchor="middle"))
+
+
+def _part(plot: Plot, x: float) -> float:
+    """Place on the x axis, from 0 to 1."""
+    first, last = plot.ticks[0], plot.ticks[-1]
+    return (x - first) / (last - first)
+
+
+def short_number(x: float) -> str:
+    """For an axis: 0.25, 12, 400k, 1.5M."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if abs(x) >= 10 * size or (abs(x) >= size and x % (size / 10) == 0):
+            return f"{x / size:.3g}{letter}"
+    return f"{x:,.0f}" if x == int(x) else f"{x:.3g}"
 
 
 def _curves(plot: Plot, across: float, up: float) -> Iterator[Piece]:
     for rank, curve in enumerate(plot.curves):
         spots = [
-            f"{number(x * across)} {number(up - up * min(y, plot.top) / plot.top)}"
+            f"{number(_part(plot, x) * across)} {number(up - up * min(y, plot.top) / plot.top)}"
             for x, y in zip(curve.x, curve.y, strict=True)
         ]
         yield Piece(
@@ -134,7 +150,7 @@ def _curves(plot: Plot, across: float, up: float) -> Iterator[Piece]:
         )
     for rank, series in enumerate(plot.points):
         for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
-            at = Piece(x * across, up - up * min(y, plot.top) / plot.top, _point(rank))
+            at = Piece(_part(plot, x) * across, up - up * min(y, plot.top) / plot.top, _point(rank))
             words = series.labels[i] if series.labels else f"{y:.3g}"
             yield Piece(at.x, at.y, f"<g>{at.markup}{tip(f'{series.name}: {words}')}</g>")
 

@@ -17,6 +17,7 @@ from labkit.metrics import Acceptance
 from labkit.trace import Trace
 from labkit.viz import charts
 from labkit.viz.charts import Chart, Measured
+from labkit.viz.courses import course
 from labkit.viz.figures import CONFIG, plotly_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +53,17 @@ def examples() -> dict[str, Chart]:
         "speed": charts.speedup_curve((1, 4), cost_ratio=0.1, measured=measured),
         "forward": charts.forward_time({1: 37.0, 8: 45.0, 16: 52.0}),
         "law": charts.law_comparison(laws, tokens=(" a", "\n")),
+        "course": course(
+            {"a": {1: 0.5, 2: None, 3: 0.25}, "b": {1: 0.75}, "c": {}},
+            quantity="acceptance",
+            along="steps",
+        ),
+        "training": course(
+            {"head": {0: 1.0, 640_000: 1.5, 1_280_000: 1.75}},
+            quantity="tokens per round",
+            along="tokens seen",
+            mark=(2.0, "the goal"),
+        ),
     }
 
 
@@ -268,3 +280,34 @@ def test_charts_work_without_plotly() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert done.stdout == "{} True\n"
+
+
+# --- courses ---
+
+
+def test_a_course_lies_where_its_numbers_are() -> None:
+    chart = examples()["training"]
+    assert chart.plot.ticks == (0, 300_000, 600_000, 900_000, 1_200_000, 1_500_000)
+    path = next(p for p in drawn(chart).iter(f"{SVG}path") if p.get("stroke-width") == "2.5")
+    spots = [tuple(map(float, spot.split())) for spot in (path.get("d") or "")[1:].split("L")]
+    (x0, y0), (x1, y1), (x2, y2) = spots
+    assert x0 == 0
+    assert (x1 / x2) == pytest.approx(0.5, abs=1e-3)
+    assert x2 / (720 - 64 - 16) == pytest.approx(1.28 / 1.5, abs=1e-3)
+    assert (y0 - y1) / (y1 - y2) == pytest.approx(2, abs=1e-2)  # 0.5 up, then 0.25 up
+    words = [t.text for t in drawn(chart).iter(f"{SVG}text")]
+    assert {"300k", "1.2M", "1.5M", "the goal"} <= set(words)
+
+
+def test_a_course_says_where_it_begins_and_ends_and_leaves_out_what_is_unknown() -> None:
+    chart = examples()["course"]
+    assert repr(chart) == "acceptance: a from 0.5 at 1 to 0.25 at 3; b 0.75 at 1."
+    assert chart.rows == (("a", "0.5", "n/a", "0.25"), ("b", "0.75", "n/a", "n/a"),
+                          ("c", "n/a", "n/a", "n/a"))  # fmt: skip
+    assert [series.x for series in chart.plot.curves] == [(1, 3), (1,)]
+    assert chart.plot.ticks == (1, 2, 3)
+    with pytest.raises(BadInput, match="runs"):
+        course({}, quantity="q", along="steps")
+    empty = course({"a": {}}, quantity="q", along="steps")
+    assert repr(empty) == "q: nothing was measured."
+    assert "Nothing was measured." in empty.picture.svg
