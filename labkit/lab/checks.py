@@ -372,3 +372,61 @@ def to_target(learner: Callable[[int, list[int]], int], *, lang: str = "en") -> 
     draft_id, d2t = _TO_TARGET.cases[2]
     right = _TO_TARGET.right(draft_id, d2t)
     return _TO_TARGET.judge(learner, lang=lang, word=draft_id, target=right)
+
+
+# --- lesson 07: what a column of the training-time test reads ------------------------------------
+
+_UNROLLED = Exercise(
+    "unrolled",
+    cases=[(0, 0), (3, 0), (3, 1), (0, 2), (5, 3)],
+    right=lambda c, s: (c + 1 + s, c + 2 + s, c + 1 + s),
+    mistakes={
+        "reads_itself": lambda c, s: (c + s, c + 1 + s, c + 1 + s),
+        "guesses_itself": lambda c, s: (c + 1 + s, c + 1 + s, c + 1 + s),
+        "stands_still": lambda c, s: (c + 1, c + 2, c + 1 + s),
+        "true_only": lambda c, s: (c + 1 + s, c + 2 + s, c + 1),
+        "not_itself": lambda c, s: (c + 1 + s, c + 2 + s, c + s),
+    },
+    same=lambda ours, answer: tuple(answer) == ours,
+    show=short,
+)
+
+
+def unrolled(learner: Callable[[int, int], tuple[int, int, int]], *, lang: str = "en") -> Result:
+    """Column c in step s: ``learner(c, s) -> (token read, token guessed, pairs seen)``."""
+    return _UNROLLED.judge(learner, lang=lang)
+
+
+# --- lesson 08: what a head hands on -------------------------------------------------------------
+
+Rows = tuple[Tensor, Tensor]
+
+
+def _rms(x: Tensor) -> Tensor:
+    return x / x.pow(2).mean().sqrt()
+
+
+_HANDED_ON = Exercise(
+    "handed_on",
+    cases=[
+        (torch.tensor(x, dtype=torch.float64), torch.tensor(w, dtype=torch.float64), switch)
+        for x, w in (((3.0, 4.0), (1.0, 1.0)), ((-1.0, 2.0, 2.0), (0.5, 1.0, 2.0)))
+        for switch in (False, True)
+    ],
+    right=lambda x, w, switch: (_rms(x) * w, _rms(x) * w if switch else x),
+    mistakes={
+        "swapped": lambda x, w, switch: (_rms(x) * w, x if switch else _rms(x) * w),
+        "always": lambda x, w, switch: (_rms(x) * w, _rms(x) * w),
+        "never": lambda x, w, switch: (_rms(x) * w, x),
+        "output_too": lambda x, w, switch: (_rms(x) * w,) * 2 if switch else (x, x),
+        "no_weight": lambda x, w, switch: (_rms(x), _rms(x) if switch else x),
+        "length": lambda x, w, switch: (x / x.norm() * w, x / x.norm() * w if switch else x),
+    },
+    same=lambda ours, answer: all(same_row(a, b) for a, b in zip(ours, answer, strict=True)),
+    show=lambda value: ", ".join(map(short, value)) if isinstance(value, tuple) else short(value),
+)
+
+
+def handed_on(learner: Callable[[Tensor, Tensor, bool], Rows], *, lang: str = "en") -> Result:
+    """``learner(x, weight, norm_output) -> (row for the output layer, row for the next step)``."""
+    return _HANDED_ON.judge(learner, lang=lang)

@@ -33,6 +33,10 @@ def pairs(count):
     return [(t - 1, t, t + 1) for t in range(1, count)]
 
 
+def normed(x, weight):
+    return torch.nn.functional.rms_norm(x, x.shape, weight, eps=0.0)
+
+
 RIGHT = {
     checks.accept: lambda p, q, u: u < min(1.0, p / q),
     checks.residual: residual,
@@ -41,6 +45,8 @@ RIGHT = {
     checks.tree_mask: tree_mask,
     checks.pairs: pairs,
     checks.to_target: lambda draft_id, d2t: d2t[draft_id] + draft_id,
+    checks.unrolled: lambda c, s: (c + s + 1, c + s + 2, len(range(c + 1)) + s),
+    checks.handed_on: lambda x, w, switch: (normed(x, w), normed(x, w) if switch else x),
 }
 
 
@@ -120,6 +126,25 @@ WRONG = [
     (checks.to_target, lambda i, d2t: d2t[i], "absolute"),
     (checks.to_target, lambda i, d2t: i, "same"),
     (checks.to_target, lambda i, d2t: d2t[i] - i, "minus"),
+    (checks.unrolled, lambda c, s: (c + s, c + s + 1, c + s + 1), "reads_itself"),
+    (checks.unrolled, lambda c, s: (c + s + 1, c + s + 1, c + s + 1), "guesses_itself"),
+    (checks.unrolled, lambda c, s: (c + 1, c + 2, c + s + 1), "stands_still"),
+    (checks.unrolled, lambda c, s: (c + s + 1, c + s + 2, c + 1), "true_only"),
+    (checks.unrolled, lambda c, s: (c + s + 1, c + s + 2, c + s), "not_itself"),
+    (checks.handed_on, lambda x, w, s: (normed(x, w), x if s else normed(x, w)), "swapped"),
+    (checks.handed_on, lambda x, w, s: (normed(x, w), normed(x, w)), "always"),
+    (checks.handed_on, lambda x, w, s: (normed(x, w), x), "never"),
+    (checks.handed_on, lambda x, w, s: (normed(x, w) if s else x,) * 2, "output_too"),
+    (
+        checks.handed_on,
+        lambda x, w, s: (normed(x, w) / w, normed(x, w) / w if s else x),
+        "no_weight",
+    ),
+    (
+        checks.handed_on,
+        lambda x, w, s: (w * x / x.norm(), w * x / x.norm() if s else x),
+        "length",
+    ),
 ]
 
 
