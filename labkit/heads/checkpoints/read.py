@@ -153,31 +153,40 @@ def describe(checkpoint: HeadCheckpoint, report: InspectReport) -> InspectReport
     """``report`` with what config and tensors of a checkpoint say by themselves."""
     config, tensors = checkpoint.config, checkpoint.tensors
     wanted = expected_shapes(config)
-    ids = checkpoint.vocab_ids
-    words = {
-        "vocab_size": config.vocab_size,
-        "draft_vocab_size": config.draft_vocab_size,
-        "first_ids": tuple(ids[:4].tolist()),
-        "last_id": int(ids[-1]),
-        "share_of_ids": round(len(ids) / config.vocab_size, 4),
-    }
     hidden = {"boundaries", "vocab_size", "draft_vocab_size", "version", *report.switches}
     shapes = {k: v for k, v in vars(config).items() if k not in hidden}
     return replace(
         report,
         name=name_of(config),
         version=config.version,
-        vocabulary=report.vocabulary | words,
+        vocabulary=report.vocabulary | words(checkpoint.vocab_ids, vocab_size=config.vocab_size),
         shapes=shapes,
         **measure(tensors),
         borrowed=checkpoint.borrowed,
         missing=tuple(sorted(wanted.keys() - tensors.keys() - {*checkpoint.borrowed})),
-        misfits=report.misfits
-        + tuple(
-            f"{name}: {tuple(tensors[name].shape)}, expected {shape}"
-            for name, shape in sorted(wanted.items())
-            if name in tensors and tuple(tensors[name].shape) != shape
-        ),
+        misfits=report.misfits + misfits(tensors, wanted),
+    )
+
+
+def words(ids: Tensor, *, vocab_size: int) -> dict[str, Any]:
+    """What a report says of a head's vocabulary; ids: [D] target ids."""
+    return {
+        "vocab_size": vocab_size,
+        "draft_vocab_size": len(ids),
+        "first_ids": tuple(ids[:4].tolist()),
+        "last_id": int(ids[-1]),
+        "share_of_ids": round(len(ids) / vocab_size, 4),
+    }
+
+
+def misfits(
+    tensors: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]
+) -> tuple[str, ...]:
+    """A sentence per tensor that has another shape than ``wanted``."""
+    return tuple(
+        f"{name}: {tuple(tensors[name].shape)}, expected {shape}"
+        for name, shape in sorted(wanted.items())
+        if name in tensors and tuple(tensors[name].shape) != shape
     )
 
 
