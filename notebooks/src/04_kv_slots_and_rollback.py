@@ -223,4 +223,4 @@ checks.after_round(after_round)
 #
 # ## What's next
 #
-# Lesson 05 on **trees**: which branches are worth drafting. Until it is there, go back to lesson 00 with your own prompts, and watch the slots.
+# [05 trees](05_trees.ipynb): which branches are worth drafting.

@@ -164,6 +164,12 @@ def test_the_solution_of_every_lesson_passes_its_check():
         checks.residual(solution("02_draft_and_verify")["residual"]),
         checks.after_round(solution("04_kv_slots_and_rollback")["after_round"]),
     ]
+    six = solution("06_the_eagle_family")
+    judged += [
+        checks.tree_mask(solution("05_trees")["mask"]),
+        checks.pairs(six["pairs"]),
+        checks.to_target(six["to_target"]),
+    ]
     three = solution("03_lossless")
     judged.append(checks.guilty(three["suspect"], three["fault"]))
     assert [result.exercise for result in judged if not result.passed] == []
