@@ -4,7 +4,11 @@ Owns: what may be loaded (presets, safetensors folders, GGUF files, hub models),
 and the state a model is handed over in: evaluation mode, no gradients, sdpa attention.
 Does not know: decoding.
 Invariants: no pickle is opened and no code from a checkpoint runs; without a missing file there is
-no connection; everything that can be refused is refused before weights are read.
+no connection; everything that can be refused is refused before weights are read; no weight is left
+at random.
+
+What a folder holds beside the language model (modules for multi-token prediction, a vision tower)
+is not loaded. It stays in the files, and `LoadedModel` says which names these are and where.
 """
 
 import json
@@ -17,7 +21,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from labkit.devices import dtype_name, memory, resolve_device, resolve_dtype
 from labkit.errors import BadCheckpoint, BadInput, OutOfMemory, UnsupportedModel
@@ -32,6 +36,11 @@ from labkit.progress import Progress, text_bar
 
 Linear = Literal["auto", "plain", "skinny"]
 
+# Published with code of their own that only adds to a model which transformers has: MiMo-7B is a
+# Qwen2 with a module for multi-token prediction (XiaomiMiMo/MiMo-7B-RL, modeling_mimo.py).
+_SAME_AS = {"mimo": Qwen2Config}
+_BESIDE = ("mtp.", "model.mtp_layers.", "model.visual.")
+
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -44,6 +53,9 @@ class LoadedModel:
         tokenizer: its transformers tokenizer.
         name: what was asked for.
         linear: ``skinny`` when its linear layers are ``SkinnyLinear``, else ``plain``.
+        path: the folder or file that it was read from.
+        beside: names of tensors there that belong to no part of it: modules for multi-token
+            prediction (`labkit.heads.checkpoints.mtp` reads them), a vision tower.
     """
 
     model: Any
@@ -52,6 +64,8 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     linear: str
+    path: Path | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -101,7 +115,9 @@ def load_model(
         kind = "skinny"
     if kind == "skinny":
         use_skinny_linear(model)
-    return LoadedModel(model, tokenizer, str(name_or_path), width, place, kind)
+    stored = _shapes_in(path) if path.is_dir() else ()
+    beside = tuple(sorted(name for name in stored if name.startswith(_BESIDE)))
+    return LoadedModel(model, tokenizer, str(name_or_path), width, place, kind, path, beside)
 
 
 def count_parameters(folder: Path) -> int:
@@ -110,7 +126,16 @@ def count_parameters(folder: Path) -> int:
     Raises:
         BadCheckpoint: a file is cut short or is not safetensors.
     """
-    return sum(_numbers_in(path) for path in sorted(folder.glob("*.safetensors")))
+    return sum(map(math.prod, _shapes_in(folder).values()))
+
+
+def _shapes_in(folder: Path) -> dict[str, list[int]]:
+    """Shape of every tensor in a folder's safetensors files."""
+    return {
+        name: shape
+        for path in sorted(folder.glob("*.safetensors"))
+        for name, shape in _shapes_of(path).items()
+    }
 
 
 def _local_path(name: str, progress: Progress) -> Path:
@@ -148,7 +173,7 @@ def _read_folder(folder: Path, *, dtype: torch.dtype, device: torch.device) -> t
     _check_memory(folder, dtype, device)
     try:
         with quiet_transformers():
-            model = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
                 dtype=dtype,
@@ -156,13 +181,28 @@ def _read_folder(folder: Path, *, dtype: torch.dtype, device: torch.device) -> t
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
+                output_loading_info=True,
             )
             tokenizer = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
     except (ValueError, KeyError, ImportError, OSError, RuntimeError) as error:
         raise _unsupported(folder, config.model_type, error) from error
+    model, found = loaded
+    _check_complete(folder, sorted(found["missing_keys"]))
     return model.eval(), tokenizer
+
+
+def _check_complete(folder: Path, missing: list[str]) -> None:
+    """transformers fills what it does not find with random numbers."""
+    if missing:
+        first = ", ".join(missing[:3])
+        raise BadCheckpoint(
+            str(folder),
+            expected="every weight of the model",
+            got=f"none for {first}" + (f" and {len(missing) - 3} more" if missing[3:] else ""),
+            next_step="fetch the files again, or give a complete checkpoint",
+        )
 
 
 def _check_folder(folder: Path) -> None:
@@ -193,6 +233,9 @@ def _read_config(folder: Path) -> Any:
             got=str(error),
             next_step="fetch the file again",
         ) from error
+    if same := _SAME_AS.get(stated.get("model_type")):
+        # "auto_map" names the code that would be run; the rest is that model's own settings
+        return same.from_dict({n: v for n, v in stated.items() if n != "auto_map"})
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:
@@ -221,7 +264,7 @@ def _check_memory(folder: Path, dtype: torch.dtype, device: torch.device) -> Non
         )
 
 
-def _numbers_in(path: Path) -> int:
+def _shapes_of(path: Path) -> dict[str, list[int]]:
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -234,7 +277,7 @@ def _numbers_in(path: Path) -> int:
             raise ValueError(
                 f"{path.stat().st_size} bytes where the header says {8 + length + end}"
             )
-        return sum(math.prod(entry["shape"]) for entry in header.values())
+        return {name: [int(n) for n in entry["shape"]] for name, entry in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(
             str(path),

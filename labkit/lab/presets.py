@@ -1,11 +1,13 @@
 """The model zoo: names that ``load_model`` and ``labkit pull`` know.
 
-Owns: the default model's source, sizes and checksums; the hub models and which draft goes with
-which target on how much memory.
+Owns: the default model's source, sizes and checksums; the hub models, which draft goes with
+which target and which bring modules for multi-token prediction, on how much memory.
 Does not know: how files are fetched or loaded; torch.
 Invariants: the default needs no account and no hub. A pair shares one tokenizer.
 
-Sizes are the published parameter counts, rounded, in units of 10^9.
+Sizes are the published parameter counts, rounded, in units of 10^9; for models with more than a
+language model in their files (Qwen3.5 has a vision tower), those of the language model, counted
+from the published shapes.
 """
 
 from dataclasses import dataclass
@@ -47,17 +49,25 @@ class HubSource:
 
 @dataclass(frozen=True)
 class Preset:
-    """One model: a short name, a title, 10^9 parameters, a licence and where it comes from."""
+    """One model: a short name, a title, 10^9 parameters, a licence and where it comes from.
+
+    mtp: 10^9 parameters of its own modules for multi-token prediction, 0 without any.
+    """
 
     name: str
     title: str
     billions: float
     licence: str
     source: WheelSource | HubSource
+    mtp: float = 0.0
 
     def weight_bytes(self, bytes_per_number: int) -> int:
         """Size of the weights in memory."""
         return int(self.billions * 1e9) * bytes_per_number
+
+    def bytes_with_mtp(self, bytes_per_number: int) -> int:
+        """Device memory for the model and its own prediction modules, with room to work."""
+        return int((self.billions + self.mtp) * 1e9 * bytes_per_number * HEADROOM)
 
 
 @dataclass(frozen=True)
@@ -86,10 +96,16 @@ _SMOLLM2 = WheelSource(
 
 
 def _hub(
-    name: str, repo: str, billions: float, licence: str = "Apache-2.0", *, gated: bool = False
+    name: str,
+    repo: str,
+    billions: float,
+    licence: str = "Apache-2.0",
+    *,
+    gated: bool = False,
+    mtp: float = 0.0,
 ) -> Preset:
     title = repo.split("/")[1]
-    return Preset(name, title, billions, licence, HubSource(repo, gated))
+    return Preset(name, title, billions, licence, HubSource(repo, gated), mtp)
 
 
 PRESETS: tuple[Preset, ...] = (
@@ -101,6 +117,10 @@ PRESETS: tuple[Preset, ...] = (
     _hub("qwen3-1.7b", "Qwen/Qwen3-1.7B", 1.721),
     _hub("qwen3-4b", "Qwen/Qwen3-4B", 4.022),
     _hub("qwen3-8b", "Qwen/Qwen3-8B", 8.191),
+    _hub("qwen3.5-0.8b", "Qwen/Qwen3.5-0.8B", 0.752, mtp=0.020),
+    _hub("qwen3.5-2b", "Qwen/Qwen3.5-2B", 1.882, mtp=0.061),
+    _hub("qwen3.5-4b", "Qwen/Qwen3.5-4B", 4.206, mtp=0.121),
+    _hub("mimo-7b", "XiaomiMiMo/MiMo-7B-RL", 7.623, "MIT", mtp=0.211),
     _hub("llama-3.2-1b", "meta-llama/Llama-3.2-1B-Instruct", 1.236, "Llama 3.2", gated=True),
     _hub("llama-3.2-3b", "meta-llama/Llama-3.2-3B-Instruct", 3.213, "Llama 3.2", gated=True),
     _hub("llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct", 8.030, "Llama 3.1", gated=True),
@@ -143,6 +163,13 @@ def find(name: str) -> Preset:
 def pairs_that_fit(available_bytes: int, *, bytes_per_number: int = 2) -> tuple[Pair, ...]:
     """Pairs whose weights and working room fit into that many bytes, in the table's order."""
     return tuple(pair for pair in PAIRS if pair.bytes_needed(bytes_per_number) <= available_bytes)
+
+
+def native_mtp_that_fit(available_bytes: int, *, bytes_per_number: int = 2) -> tuple[Preset, ...]:
+    """Presets that bring their own prediction modules and fit into that many bytes, the largest
+    first: the first one is the choice for this device."""
+    fit = (p for p in PRESETS if p.mtp and p.bytes_with_mtp(bytes_per_number) <= available_bytes)
+    return tuple(sorted(fit, key=lambda preset: -preset.billions))
 
 
 def open_alternative(name: str) -> str:
