@@ -45,7 +45,10 @@ def tiny(
     if family == "gpt2":
         return _tiny_gpt2(attention, seed, context).to(device)
     window = None if family == "llama" else WINDOW
-    made = toy.tiny(family, seed=seed, window=window, context=context, attention=attention)
+    layers = 3 if family in toy.HYBRIDS else 2  # recurrent, attention, recurrent
+    made = toy.tiny(
+        family, seed=seed, layers=layers, window=window, context=context, attention=attention
+    )
     return made.to(device)
 
 

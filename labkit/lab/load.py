@@ -233,10 +233,10 @@ def _read_config(folder: Path) -> Any:
             got=str(error),
             next_step="fetch the file again",
         ) from error
-    if same := _SAME_AS.get(stated.get("model_type")):
-        # "auto_map" names the code that would be run; the rest is that model's own settings
-        return same.from_dict({n: v for n, v in stated.items() if n != "auto_map"})
     try:
+        if same := _SAME_AS.get(str(stated.get("model_type"))):
+            # "auto_map" names the code that would be run; the rest is that model's own settings
+            return same.from_dict({n: v for n, v in stated.items() if n != "auto_map"})
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:
         raise _unsupported(folder, stated.get("model_type", "none named"), error) from error

@@ -17,6 +17,7 @@ from helpers import (
     tiny,
 )
 
+from labkit import toy
 from labkit.cache import SlotCache
 from labkit.target import Target
 from labkit.tree import DraftTree
@@ -62,6 +63,31 @@ def test_greedy_text_is_that_of_plain_decoding(
     drafter = drafters(model, text, start=length)[kind]()
     trace = run(Target(model), drafter, prompt, max_new_tokens=COUNT, draft_length=draft_length)
     assert trace.tokens == text
+
+
+# Hybrid targets read chains only.
+CHAINS = [way for way in WAYS if way[0] != "tree"]
+HYBRID_CASES = [
+    (family, attention, *way, LENGTHS[(f + a + w) % len(LENGTHS)])
+    for f, family in enumerate(toy.HYBRIDS)
+    for a, attention in enumerate(ATTENTION)
+    for w, way in enumerate(CHAINS)
+]
+
+
+@pytest.mark.parametrize(("family", "attention", "kind", "draft_length", "length"), HYBRID_CASES)
+def test_greedy_text_of_hybrid_targets_is_that_of_plain_decoding(
+    family: str, attention: str, kind: str, draft_length: int, length: int, device: torch.device
+) -> None:
+    """Prompts of 200 tokens are three chunks of the recurrent rule's block form, which are 64."""
+    model = tiny(family, attention=attention, device=device)
+    prompt, text = prompt_of(length), reference(family, length, device)
+    assert len(set(text)) > 4
+    drafter, target = drafters(model, text, start=length)[kind](), Target(model)
+    trace = run(target, drafter, prompt, max_new_tokens=COUNT, draft_length=draft_length)
+    assert trace.tokens == text
+    rejected = any(r.accepted < len(r.drafted.tokens) - 1 for r in trace.rounds)
+    assert (target.replayed > 0) == rejected
 
 
 def test_every_family_meets_every_prompt_length_in_both_kernels() -> None:
