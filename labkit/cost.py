@@ -4,6 +4,9 @@ Source: Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Sp
 Decoding", theorem 3.8. Owns: the formula and its plain words. Does not know: measurements.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from labkit.errors import require
 
 
@@ -49,6 +52,52 @@ def round_speedup(*, tokens: float, draft: float, verify: float) -> float:
     require(draft >= 0, "draft", "0 or more", draft)
     require(verify > 0, "verify", "more than 0", verify)
     return tokens / (draft + verify)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a round adds and costs, by the number of drafted nodes.
+
+    Attributes:
+        tokens: that it adds on average, the target's own included.
+        draft, verify: as of `round_speedup`.
+
+    Raises:
+        BadInput: no nodes, or not the same numbers of nodes in all three.
+    """
+
+    tokens: Mapping[int, float]
+    draft: Mapping[int, float]
+    verify: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        sizes = [sorted(part) for part in (self.tokens, self.draft, self.verify)]
+        alike = bool(sizes[0]) and sizes[0] == sizes[1] == sizes[2]
+        require(alike, "budget", "tokens, draft and verify for the same numbers of nodes", sizes)
+
+    @property
+    def price(self) -> dict[int, float]:
+        """Single-token target steps that a round takes."""
+        return {n: self.draft[n] + self.verify[n] for n in self.tokens}
+
+    @property
+    def speed(self) -> dict[int, float]:
+        """Against plain decoding."""
+        return {
+            n: round_speedup(tokens=added, draft=self.draft[n], verify=self.verify[n])
+            for n, added in self.tokens.items()
+        }
+
+    @property
+    def most(self) -> int:
+        """The number of nodes that adds most tokens; of equals the smallest."""
+        return max(self.tokens, key=lambda n: (self.tokens[n], -n))
+
+    @property
+    def fastest(self) -> int:
+        """The number of nodes with the most tokens per second; of equals the smallest."""
+        speed = self.speed
+        return max(speed, key=lambda n: (speed[n], -n))
 
 
 def verdict(ratio: float) -> str:

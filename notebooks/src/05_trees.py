@@ -277,24 +277,24 @@ ask("05-faster")
 # $$\text{speed} = \frac{\text{tokens that a round adds}}{\text{drafting} + \text{verifying}}$$
 
 # %% tags=["nbval-ignore-output"]
-from labkit.cost import round_speedup
+from labkit.cost import Budget
 from labkit.lab.measure import tree_costs
 from labkit.metrics import cost
+from labkit.viz.budgets import budget_chart
 
 costs = tree_costs(lab, growing)
-step = costs.of(1)
-tokens, price, speed = {}, {}, {}
-for n, c in counts.items():
-    draft, verify = cost(*trials[n]).draft / c.rounds / step, costs.of(n + 1) / step
-    tokens[n], price[n] = c.mean_accepted_length, draft + verify
-    speed[n] = round_speedup(tokens=tokens[n], draft=draft, verify=verify)
-parts = {"tokens it adds": tokens, "steps it costs": price, "speed": speed}
-charts.by_nodes(parts, quantity="what a round adds and costs")
+step = costs.of(1)  # seconds of a single-token step
+budget = Budget(
+    tokens={n: c.mean_accepted_length for n, c in counts.items()},
+    draft={n: cost(*trials[n]).draft / c.rounds / step for n, c in counts.items()},
+    verify={n: costs.of(n + 1) / step for n in sizes},
+)
+budget_chart(budget)
 
 # %% tags=["nbval-ignore-output"]
 from labkit.lab.quiz import compare
 
-compare(my_guess, max(speed, key=speed.get), unit="nodes are fastest")
+compare(my_guess, budget.fastest, unit="nodes were fastest")
 
 # %% [markdown]
 # ## Let the cost decide

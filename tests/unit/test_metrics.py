@@ -4,7 +4,7 @@ from statistics import stdev
 
 import pytest
 
-from labkit.cost import expected_tokens, round_speedup, speedup, verdict
+from labkit.cost import Budget, expected_tokens, round_speedup, speedup, verdict
 from labkit.errors import BadInput
 from labkit.events import Committed, Drafted, Event, Finished, Prefilled, Scored, Started, Verified
 from labkit.metrics import Acceptance, acceptance, cost, hedged
@@ -156,6 +156,18 @@ def test_rounds_of_any_shape_are_worth_what_chains_are() -> None:
     assert round_speedup(tokens=3.0, draft=0.5, verify=1.5) == 1.5
     with pytest.raises(BadInput, match="verify"):
         round_speedup(tokens=1.0, draft=0.1, verify=0.0)
+
+
+def test_the_fastest_size_is_not_the_one_that_adds_most() -> None:
+    """By hand: 1.5 / 1.2 = 1.25, 2 / 1.6 = 1.25, 2.5 / 2.5 = 1; of equals the smaller one."""
+    draft, verify = {1: 0.2, 3: 0.4, 9: 0.5}, {1: 1.0, 3: 1.2, 9: 2.0}
+    budget = Budget({1: 1.5, 3: 2.0, 9: 2.5}, draft, verify)
+    assert budget.speed == pytest.approx({1: 1.25, 3: 1.25, 9: 1.0})
+    assert budget.price == pytest.approx({1: 1.2, 3: 1.6, 9: 2.5})
+    assert (budget.most, budget.fastest) == (9, 1)
+    for tokens in {}, {1: 1.0}:
+        with pytest.raises(BadInput, match="the same numbers of nodes"):
+            Budget(tokens, draft, verify)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.99])

@@ -16,6 +16,7 @@ from labkit.errors import BadInput
 from labkit.metrics import Acceptance
 from labkit.trace import Trace
 from labkit.viz import charts
+from labkit.viz.budgets import budget_chart
 from labkit.viz.charts import Chart, Measured
 from labkit.viz.courses import course
 from labkit.viz.figures import CONFIG, plotly_bundle
@@ -49,6 +50,9 @@ def examples() -> dict[str, Chart]:
         ),
         "nodes": charts.by_nodes(
             {"tree": {4: 1.5, 15: 2.25}, "chain": {4: 1.25}}, quantity="accepted per round"
+        ),
+        "budget": budget_chart(
+            cost.Budget({1: 1.5, 7: 2.0}, {1: 0.25, 7: 0.25}, {1: 0.95, 7: 2.25})
         ),
         "speed": charts.speedup_curve((1, 4), cost_ratio=0.1, measured=measured),
         "forward": charts.forward_time({1: 37.0, 8: 45.0, 16: 52.0}),
@@ -172,6 +176,16 @@ def test_quantities_by_nodes() -> None:
     )
     assert chart.rows == (("tree", "1.50", "2.25"), ("chain", "1.25", "n/a"))
     assert "tree, 15: 2.25" in tips(chart)
+
+
+def test_a_budget_tells_the_most_tokens_from_the_most_speed() -> None:
+    """By hand: 1.5 / 1.2 = 1.25 and 2 / 2.5 = 0.8."""
+    chart = examples()["budget"]
+    assert chart.sentence == (
+        "Most tokens per round: 7 nodes, 2.00 tokens for 2.50 steps. Fastest: 1 node, 1.50 tokens "
+        "for 1.20 steps, 1.25× (faster)."
+    )
+    assert chart.rows[2] == ("speed = tokens / steps", "1.25", "0.80")
 
 
 def test_nothing_drafted_reads_na_and_renders() -> None:
