@@ -1,4 +1,4 @@
-"""``labkit inspect`` and ``labkit export``: EAGLE heads as files.
+"""``labkit inspect`` and ``labkit export``: EAGLE and parallel heads as files.
 
 Owns: their options and what they print. Does not know: formats.
 Invariants: bad options are refused before a model is loaded; a folder that holds something is
@@ -7,7 +7,7 @@ never written into.
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from labkit.errors import BadInput
 
 if TYPE_CHECKING:
     from labkit.heads.checkpoints import HeadCheckpoint, InspectReport
+    from labkit.heads.checkpoints.records import StoredHead
 
 Convention = Annotated[
     str | None,
@@ -28,7 +29,7 @@ Depth = Annotated[
 
 
 def inspect(
-    path: Annotated[str, typer.Argument(help="Folder of an EAGLE head, or a head of this lab.")],
+    path: Annotated[str, typer.Argument(help="Folder of a head, or a head of this lab.")],
     layer_ids: Convention = None,
     target_layers: Depth = None,
     model: Annotated[
@@ -41,10 +42,15 @@ def inspect(
     Exit code 1 if the head cannot be loaded.
     """
     from labkit.heads.checkpoints import inspect_checkpoint, report_text
+    from labkit.heads.checkpoints.medusa import holds_medusa, read_medusa
 
-    report = inspect_checkpoint(_folder(path), convention=layer_ids, target_layers=target_layers)
-    if model is not None and not (report.refused or report.missing or report.misfits):
-        report = _measured(path, layer_ids, model)
+    folder = _folder(path)
+    if holds_medusa(folder):  # such files leave nothing open
+        report = read_medusa(folder).report
+    else:
+        report = inspect_checkpoint(folder, convention=layer_ids, target_layers=target_layers)
+        if model is not None and not (report.refused or report.missing or report.misfits):
+            report = _measured(path, layer_ids, model)
     record = {"path": path, **asdict(report)}
     emit(record, as_json=as_json, text=report_text(report))
     if report.refused or report.missing or report.misfits:
@@ -52,9 +58,13 @@ def inspect(
 
 
 def export(
-    head: Annotated[str, typer.Option(help="Folder of an EAGLE head, or a head of this lab.")],
+    head: Annotated[str, typer.Option(help="Folder of a head, or a head of this lab.")],
     format: Annotated[
-        str, typer.Option(help="safeailab, specforge, speculators, modelopt, vllm or sglang.")
+        str,
+        typer.Option(
+            help="EAGLE: safeailab, specforge, speculators, modelopt, vllm or sglang. "
+            "Medusa: medusa or vllm. Meta's parallel heads: meta."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to make; nothing is overwritten.")],
     model: Annotated[
@@ -65,17 +75,14 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a head in another format."""
-    from labkit.heads.checkpoints import write_checkpoint
-    from labkit.heads.checkpoints.layouts import layout_of
+    from labkit.heads.checkpoints.medusa import holds_medusa
     from labkit.heads.checkpoints.write import check_new
 
-    layout = layout_of(format)
     check_new(out)
-    checkpoint = _as_engines_read(_read(head, layer_ids, target_layers))
-    if layout.needs_lm_head and checkpoint.config.version == 3:
-        checkpoint = _completed(checkpoint, model)
-    write_checkpoint(checkpoint, out, format=format)
-    report = checkpoint.report
+    if holds_medusa(_folder(head)):
+        report = _export_medusa(head, format, out, model)
+    else:
+        report = _export_eagle(head, format, out, model, layer_ids, target_layers)
     record = {
         "head": head,
         "format": format,
@@ -91,6 +98,41 @@ def export(
     for doubt in report.suspicious:
         text += f"\nsuspicious: {doubt}"
     emit(record, as_json=as_json, text=text)
+
+
+def _export_eagle(
+    head: str,
+    format: str,
+    out: Path,
+    model: str | None,
+    layer_ids: str | None,
+    target_layers: int | None,
+) -> "InspectReport":
+    from labkit.heads.checkpoints import complete, write_checkpoint
+    from labkit.heads.checkpoints.layouts import layout_of
+
+    layout = layout_of(format)
+    checkpoint = _as_engines_read(_read(head, layer_ids, target_layers))
+    if layout.needs_lm_head and checkpoint.config.version == 3 and _lacks_output(checkpoint):
+        checkpoint = complete(checkpoint, _target_of(checkpoint, model))
+    write_checkpoint(checkpoint, out, format=format)
+    return checkpoint.report
+
+
+def _export_medusa(head: str, format: str, out: Path, model: str | None) -> "InspectReport":
+    from labkit.heads.checkpoints.medusa import read_medusa
+    from labkit.heads.checkpoints.medusa_write import check_layout, complete_medusa, write_medusa
+
+    checkpoint = read_medusa(_folder(head))
+    if format == "vllm" and checkpoint.config.kind == "medusa" and checkpoint.borrowed:
+        checkpoint = complete_medusa(checkpoint, _target_of(checkpoint, model))
+    check_layout(checkpoint, format)
+    write_medusa(checkpoint, out, format=format)
+    return checkpoint.report
+
+
+def _lacks_output(checkpoint: "StoredHead") -> bool:
+    return "lm_head.weight" in checkpoint.borrowed
 
 
 def _measured(head: str, layer_ids: str | None, model: str) -> "InspectReport":
@@ -127,14 +169,11 @@ def _as_engines_read(checkpoint: "HeadCheckpoint") -> "HeadCheckpoint":
     return checkpoint
 
 
-def _completed(checkpoint: "HeadCheckpoint", model: str | None) -> "HeadCheckpoint":
-    """With the target's output rows, when the head left them to the target."""
+def _target_of(checkpoint: "StoredHead", model: str | None) -> Any:
+    """The model whose output rows a head uses."""
     from labkit.devices import HOST
-    from labkit.heads.checkpoints import complete
     from labkit.lab.load import load_model
 
-    if "lm_head.weight" not in checkpoint.borrowed:
-        return checkpoint
     name = model or (checkpoint.target.name if checkpoint.target else None)
     if name is None:
         raise BadInput(
@@ -143,7 +182,7 @@ def _completed(checkpoint: "HeadCheckpoint", model: str | None) -> "HeadCheckpoi
             got="none, and the head does not name it",
             next_step="name it with --model",
         )
-    return complete(checkpoint, load_model(name, dtype="float32", device=HOST).model)
+    return load_model(name, dtype="float32", device=HOST).model
 
 
 def _folder(head: str) -> Path:

@@ -8,6 +8,7 @@ import json
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import eagle_files as ref
@@ -15,7 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from typer.testing import CliRunner
 
+from labkit import cli
 from labkit.errors import BadCheckpoint, BadInput
 from labkit.heads.checkpoints import report_text
 from labkit.heads.checkpoints.medusa import load_medusa, read_medusa
@@ -25,6 +28,7 @@ from labkit.heads.checkpoints.medusa_write import (
     write_medusa,
 )
 from labkit.heads.medusa import MedusaHeads, medusa_config, random_heads
+from labkit.lab import load as load_module
 from labkit.toy import tiny
 
 H, V, K = ref.H, ref.VOCAB, 3
@@ -467,3 +471,45 @@ def test_the_report_says_what_the_heads_are(tmp_path: Path) -> None:
     for part in ("Medusa, 3 heads", "medusa (by", "after the final norm", "6 of 64 words",
                  "lm_head.weight", "bias, shared_output"):  # fmt: skip
         assert part in told, told
+
+
+# --- the command line ---
+
+
+def command(*arguments: Any) -> Any:
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def test_inspect_and_export_know_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fake(name: str, **_: Any) -> Any:
+        asked.append(name)
+        return SimpleNamespace(model=target())
+
+    monkeypatch.setattr(load_module, "load_model", fake)
+    made = checkpoint_of_medusa(heads_of("few words"), target_model=target(), target="toy")
+    folder = write_medusa(made, tmp_path / "h")
+    done = command("inspect", folder, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["name"] == "Medusa, 3 heads"
+    for way, named in (("medusa", []), ("vllm", ["toy"])):
+        out = tmp_path / way
+        done = command("export", "--head", folder, "--format", way, "--out", out, "--json")
+        assert done.exit_code == 0, done.output
+        assert asked == named
+        assert json.loads(command("inspect", out, "--json").stdout)["format"] == way
+    assert "lm_heads.0.weight" in load_file(tmp_path / "vllm" / "model.safetensors")
+    done = command("export", "--head", folder, "--format", "specforge", "--out", tmp_path / "s")
+    assert isinstance(done.exception, BadInput)
+    assert not (tmp_path / "s").exists()
+
+
+def test_inspect_tells_what_a_broken_file_lacks(tmp_path: Path) -> None:
+    tensors = faster_decoding(numbers(), 1)
+    del tensors["1.0.linear.weight"]
+    done = command("inspect", save(tmp_path / "h", published(), tensors), "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["missing"] == ["blocks.1.layers.0.weight"]
+    done = command("inspect", pickled(tmp_path / "p"))
+    assert "can run code" in str(done.exception)

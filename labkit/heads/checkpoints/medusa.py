@@ -31,7 +31,13 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from labkit.errors import BadCheckpoint
-from labkit.heads.checkpoints.files import CONFIG, broken, read_folder
+from labkit.heads.checkpoints.files import (
+    CONFIG,
+    broken,
+    read_folder,
+    read_json,
+    tensor_names,
+)
 from labkit.heads.checkpoints.layouts import section
 from labkit.heads.checkpoints.load import check_complete, check_match, fill
 from labkit.heads.checkpoints.read import OUTPUT, mark_of, measure, misfits, words
@@ -62,6 +68,15 @@ def is_medusa(config: Mapping[str, Any], names: Iterable[str]) -> bool:
     if section(config, "labkit").get("format") == FORMAT:
         return True
     return any(_MARK.fullmatch(_PREFIX.sub("", name)) for name in names)
+
+
+def holds_medusa(path: Path | str) -> bool:
+    """Does this folder hold parallel heads? False also for what cannot be read as a head at all,
+    which `read_medusa` and other readers refuse with their reasons."""
+    try:
+        return is_medusa(read_json(Path(path), CONFIG), tensor_names(Path(path)))
+    except BadCheckpoint:
+        return False
 
 
 def canonical_name(name: str) -> str:
