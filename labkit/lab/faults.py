@@ -1,0 +1,247 @@
+"""Silent faults, one at a time: an EAGLE head that is run wrongly still writes the right text.
+
+Owns: drafters with a fault, and what a fault costs on a model.
+Does not know: what the faults are (`labkit.lab.gallery`) and how they are made.
+Invariants: every drafter from here drafts chains, the healthy one too, so that two of them differ
+in the fault alone; the texts that are compared are greedy.
+
+    faults.GALLERY["stale_rows"]                                # what it is, who had it
+    lab.record(prompt, drafter=faults.drafter(lab, "stale_rows", method="eagle3"))
+    faults.measure(lab, prompts, method="eagle3")               # what each costs
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.drafters.eagle import Eagle
+from labkit.errors import BadInput, require
+from labkit.heads.checkpoints.read import name_of
+from labkit.heads.eagle import EagleHead
+from labkit.lab.gallery import GALLERY, Fault
+from labkit.lab.heads import EAGLE
+from labkit.lab.session import Lab
+from labkit.lab.tables import Table
+from labkit.metrics import acceptance, acceptance_by_depth
+from labkit.progress import Progress, silent
+from labkit.trace import Trace
+
+__all__ = [
+    "GALLERY",
+    "HEALTHY",
+    "Cost",
+    "Costs",
+    "Fault",
+    "available",
+    "catalogue",
+    "drafter",
+    "measure",
+]
+
+HEALTHY = "healthy"
+
+
+def catalogue() -> Table:
+    """All faults in a table."""
+    rows = tuple((f"`{f.key}`", f.title, f.wrong, f.heads, f.source) for f in GALLERY.values())
+    return Table(
+        ("key", "fault", "what is wrong", "heads", "who had it"),
+        rows,
+        f"{len(rows)} faults that no text shows.",
+    )
+
+
+def drafter(lab: Lab, key: str, *, method: str = "eagle3", head: EagleHead | None = None) -> Eagle:
+    """A drafter with one fault, for ``lab.record(prompt, drafter=...)``; chains only.
+
+    Args:
+        key: of `GALLERY`, or "healthy".
+        method: one of the eagle methods; its head is the one that ``lab`` would draft with.
+        head: one of your own instead.
+
+    Raises:
+        BadInput: an unknown key, a method that is not EAGLE, a fault that this head cannot have.
+    """
+    head = head or _head_of(lab, method)
+    if key == HEALTHY:
+        return Eagle(head, name=HEALTHY)
+    layers = _layers(lab)
+    fault = _fault(key)
+    if not fault.exists(head, layers):
+        raise BadInput(
+            f"fault {key!r}",
+            expected=f"a head that can have it: {fault.heads}",
+            got=f"one of {', '.join(available(lab, method=method, head=head))}",
+            next_step="choose one of these faults, or another head",
+        )
+    made = fault.drafter(head, layers)
+    made.name = key
+    return made
+
+
+def available(
+    lab: Lab, *, method: str = "eagle3", head: EagleHead | None = None
+) -> tuple[str, ...]:
+    """Keys of the faults that this head can have."""
+    head, layers = head or _head_of(lab, method), _layers(lab)
+    return tuple(key for key, fault in GALLERY.items() if fault.exists(head, layers))
+
+
+def _head_of(lab: Lab, method: str) -> EagleHead:
+    require(method in EAGLE, "method", "one of " + ", ".join(EAGLE), method)
+    found = lab.drafter(method)
+    assert isinstance(found, Eagle)
+    return found.head
+
+
+def _layers(lab: Lab) -> int:
+    return int(lab.model.config.get_text_config().num_hidden_layers)
+
+
+def _fault(key: str) -> Fault:
+    if key not in GALLERY:
+        raise BadInput(
+            "fault",
+            expected="one of " + ", ".join(GALLERY),
+            got=repr(key),
+            next_step="choose a key of the gallery",
+        )
+    return GALLERY[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one drafter did, pooled over prompts.
+
+    Attributes:
+        key: of the gallery, or "healthy".
+        same_text: are all tokens those of the healthy drafter? None where the prompt was another.
+        mean_accepted_length: committed tokens / rounds, the target's own token counted.
+        by_depth: share of guesses accepted at each depth, among those whose parents were accepted;
+            None where no round came so far.
+    """
+
+    key: str
+    same_text: bool | None
+    rounds: int
+    mean_accepted_length: float
+    by_depth: tuple[float | None, ...]
+
+    @property
+    def first(self) -> float | None:
+        """Share of first guesses that were right."""
+        return self.by_depth[0] if self.by_depth else None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The healthy head and each fault, measured in one run. head: which kind; rows: healthy
+    first."""
+
+    head: str
+    prompts: int
+    max_new_tokens: int
+    draft_length: int
+    rows: tuple[Cost, ...]
+
+    def __getitem__(self, key: str) -> Cost:
+        return next(row for row in self.rows if row.key == key)
+
+    @property
+    def table(self) -> Table:
+        deep = max(len(row.by_depth) for row in self.rows)
+        depths = tuple(f"guess {i} right" for i in range(1, deep + 1))
+        return Table(
+            ("fault", "same text", "tokens per round", *depths),
+            tuple(_cells(row, deep) for row in self.rows),
+            self.sentence,
+        )
+
+    @property
+    def sentence(self) -> str:
+        healthy, *faulty = self.rows
+        told = (
+            f"{self.head}, {self.prompts} prompts of at most {self.max_new_tokens} new tokens, "
+            f"chains of {self.draft_length}: the healthy head makes "
+            f"{healthy.mean_accepted_length:.2f} tokens per round."
+        )
+        if faulty:
+            worst = min(faulty, key=lambda row: row.mean_accepted_length)
+            told += f" The costliest fault: {_title(worst.key)}, {worst.mean_accepted_length:.2f}."
+        compared = [row for row in faulty if row.same_text is not None]
+        others = [_title(row.key) for row in compared if not row.same_text]
+        if others:
+            told += " Another text came out under: " + ", ".join(others) + "."
+        elif compared:
+            told += f" The text is the same, token for token, under all {len(compared)} of them."
+        return told
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self.table._repr_mimebundle_()
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+
+def _title(key: str) -> str:
+    return GALLERY[key].title if key in GALLERY else "healthy head"
+
+
+def _cells(row: Cost, deep: int) -> tuple[str, ...]:
+    same = {True: "✓ yes", False: "✗ no", None: "– another prompt"}[row.same_text]
+    rates = [f"{rate:.0%}" if rate is not None else "–" for rate in row.by_depth]
+    rates += ["–"] * (deep - len(rates))
+    return (_title(row.key), same, f"{row.mean_accepted_length:.2f}", *rates)
+
+
+def measure(
+    lab: Lab,
+    prompts: Sequence[str | Sequence[int]],
+    *,
+    keys: Sequence[str] | None = None,
+    method: str = "eagle3",
+    head: EagleHead | None = None,
+    max_new_tokens: int = 48,
+    draft_length: int = 4,
+    progress: Progress = silent,
+) -> Costs:
+    """What each fault costs: greedy texts of the same prompts, with the healthy head and with each
+    faulty one.
+
+    Args:
+        prompts: texts, put into the chat template (but for the fault that leaves it out), or
+            token ids, taken as they are.
+        keys: which faults; None: all that this head can have.
+        method, head: as of `drafter`.
+        draft_length: guesses per round.
+
+    Raises:
+        BadInput: before any run: no prompts, or what `drafter` refuses.
+    """
+    require(bool(prompts), "prompts", "at least one", list(prompts))
+    head = head or _head_of(lab, method)
+    chosen = available(lab, head=head) if keys is None else tuple(keys)
+    drafters = {key: drafter(lab, key, head=head) for key in (HEALTHY, *chosen)}
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "draft_length": draft_length}
+    lab.config(**settings)
+    texts: list[tuple[int, ...]] = []
+    rows = []
+    for done, (key, one) in enumerate(drafters.items()):
+        progress(key, done, len(drafters))
+        chat = key == HEALTHY or GALLERY[key].chat
+        traces = [lab.record(p, drafter=one, chat=chat, **settings) for p in prompts]
+        found = [trace.tokens for trace in traces]
+        texts = texts or found
+        rows.append(_cost(key, traces, same=found == texts if chat else None))
+    return Costs(name_of(head.config), len(prompts), max_new_tokens, draft_length, tuple(rows))
+
+
+def _cost(key: str, traces: Sequence[Trace], *, same: bool | None) -> Cost:
+    counts = acceptance(*traces)
+    return Cost(
+        key=key,
+        same_text=same,
+        rounds=counts.rounds,
+        mean_accepted_length=counts.mean_accepted_length or 0.0,
+        by_depth=tuple(depth.rate for depth in acceptance_by_depth(*traces)),
+    )
