@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labkit.cli_options import AsJson, Device, Dtype, Model, emit
-from labkit.config import AVAILABLE, DecodeConfig, check_confidence, check_method
+from labkit.config import AVAILABLE, WITH_HEADS, DecodeConfig, check_confidence, check_method
 from labkit.errors import BadInput
 from labkit.events import Committed
 
@@ -38,16 +38,18 @@ Length = Annotated[
 ]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Most new tokens.")]
 Head = Annotated[
-    str | None, typer.Option("--head", help="EAGLE head: a folder in any public format.")
+    str | None,
+    typer.Option("--head", help="A head's folder: EAGLE in any public format, MTP in the lab's."),
 ]
 Tree = Annotated[
     bool | None,
-    typer.Option("--tree/--chain", help="Shape of EAGLE drafts; none: the method's own."),
+    typer.Option("--tree/--chain", help="Shape of a head's drafts; none: the method's own."),
 ]
 TreeNodes = Annotated[int | None, typer.Option(help="Most nodes of a drafted tree.")]
 TreeWidth = Annotated[
     int | None, typer.Option(help="Nodes that grow at each depth of a tree, and children of each.")
 ]
+_HEADED = "a method with a head (" + ", ".join(WITH_HEADS) + ")"
 
 
 def generate(
@@ -272,10 +274,10 @@ def _shape(
     sizes = {"--tree-nodes": nodes, "--tree-width": width}
     given = [name for name, value in sizes.items() if value is not None]
     asked = ["--tree" if tree else "--chain"] if tree is not None else given
-    if asked and tree is not False and not any(m.startswith("eagle") for m in methods):
+    if asked and tree is not False and not {*WITH_HEADS} & {*methods}:
         raise BadInput(
             asked[0],
-            expected="one of the eagle methods",
+            expected=_HEADED,
             got=", ".join(methods),
             next_step=f"leave {asked[0]} out; these drafters propose one continuation",
         )
@@ -299,14 +301,14 @@ def _check_drafters(
 ) -> None:
     """Refuse options of a drafter that is not used, or that cannot be."""
     check_confidence(confidence, name="--draft-confidence")
-    eagle = any(method.startswith("eagle") for method in methods)
+    headed = bool({*WITH_HEADS} & {*methods})
     unused = (
         ("--draft", draft is not None and "draft" not in methods, "the method draft"),
-        ("--head", head is not None and not eagle, "one of the eagle methods"),
+        ("--head", head is not None and not headed, _HEADED),
         (
             "--draft-confidence",
-            bool(confidence) and not eagle and "draft" not in methods,
-            "the method draft or one of the eagle methods",
+            bool(confidence) and not headed and "draft" not in methods,
+            f"the method draft or {_HEADED}",
         ),
     )
     for name, wrong, expected in unused:

@@ -219,11 +219,11 @@ class MtpModule(nn.Module):
     def __init__(self, config: MtpConfig, block: nn.Module) -> None:
         super().__init__()
         H, adapter = config.hidden_size, config.adapter
-        norm = {"eps": config.eps, "adds_one": adapter.norm_adds_one}
-        self.enorm, self.hnorm = HeadNorm(H, **norm), HeadNorm(H, **norm)
+        norm = partial(HeadNorm, H, eps=config.eps, adds_one=adapter.norm_adds_one)
+        self.enorm, self.hnorm = norm(), norm()
         self.eh_proj = nn.Linear(2 * H, H, bias=False)
         self.mtp_block = block
-        self.post_norm = HeadNorm(H, **norm)
+        self.post_norm = norm()
         self._adapter = adapter
         # renamed in transformers 5.24
         takes = inspect.signature(block.forward).parameters

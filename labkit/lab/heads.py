@@ -1,6 +1,6 @@
 """Which head belongs to which method, and where the ones that come with the lab lie.
 
-Owns: the EAGLE methods, their default shapes, and the search among the shipped weights.
+Owns: the methods with heads, their default shapes, and the search among the shipped weights.
 Does not know: file formats, drafting.
 """
 
@@ -13,31 +13,20 @@ from typing import Any
 import torch
 
 import labkit
+from labkit.drafters.base import Drafter
+from labkit.drafters.eagle import Eagle
+from labkit.drafters.mtp import Mtp
 from labkit.drafters.shapes import Chain, DynamicTree, Shape
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.heads.checkpoints import build_head
+from labkit.heads.checkpoints.mtp import build_mtp, has_mtp, read_mtp
 from labkit.heads.checkpoints.read import name_of
 from labkit.heads.draft_checkpoint import target_fingerprint
 from labkit.heads.eagle import EagleHead
+from labkit.heads.mtp import MtpHead
 from labkit.lab.readings import read_settled
 
 WEIGHTS = Path(labkit.__file__).parent / "weights"
-
-
-@dataclass(frozen=True, slots=True)
-class EagleMethod:
-    """A name of the command line: which kind of head, and how it drafts by itself."""
-
-    kind: str  # as `labkit train` and the folders of shipped weights call it
-    shape: Shape
-
-
-EAGLE = {
-    "eagle1": EagleMethod("eagle1", Chain()),
-    "eagle2": EagleMethod("eagle1", DynamicTree(top_k=3, nodes=7)),
-    "eagle3": EagleMethod("eagle3", Chain()),
-    "eagle31": EagleMethod("eagle31", Chain()),
-}
 
 
 def shipped(model: Any, *, kind: str) -> Path | None:
@@ -51,6 +40,95 @@ def shipped(model: Any, *, kind: str) -> Path | None:
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A head that is asked for.
+
+    Attributes:
+        source: its folder; None: the one that belongs to the target.
+        folder: where the target itself was read from, if it was from a folder.
+        prompts: asked for when the file can be read in several ways: `readings` are then measured.
+    """
+
+    method: str
+    model: Any
+    source: str | None
+    folder: Path | None
+    prompts: Callable[[], Sequence[Sequence[int]]]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def missing(self) -> ModelUnavailable:
+        """The error for a target that has no such head."""
+        kind = HEADS[self.method].kind
+        return ModelUnavailable(
+            f"{kind} head for this target",
+            expected="one that comes with the lab, or one you name",
+            got="neither",
+            next_step=f"name a checkpoint (--head), or train one with `labkit train {kind}`",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeadMethod:
+    """A name of the command line: which kind of head, how it is found, how it drafts by itself.
+
+    Attributes:
+        kind: as `labkit train` and the folders of shipped weights call it.
+        find: the head. drafter: made of a head, a shape, a confidence and a name.
+        length: tokens drafted per round.
+    """
+
+    kind: str
+    shape: Shape
+    find: Callable[[Wanted], Any]
+    drafter: Callable[..., Drafter]
+    length: int = 3
+
+
+def _eagle_head(wanted: Wanted) -> EagleHead:
+    kind = HEADS[wanted.method].kind
+    path = Path(wanted.source) if wanted.source else shipped(wanted.model, kind=kind)
+    if path is None:
+        raise wanted.missing
+    place: dict[str, Any] = {"dtype": wanted.dtype, "device": wanted.device}
+    checkpoint = read_settled(path, wanted.model, prompts=wanted.prompts, **place)
+    head = build_head(checkpoint, target_model=wanted.model, **place)
+    # variants in the wild pass under both names of the third version
+    exact = {"EAGLE-1": "eagle1", "EAGLE-3": "eagle3", "EAGLE-3.1": "eagle31"}
+    kinds = ("eagle1",) if head.config.version == 1 else ("eagle3", "eagle31")
+    if kind != exact.get(name_of(head.config), kind) or kind not in kinds:
+        raise BadInput(
+            f"--head for method {wanted.method!r}",
+            expected=f"an {kind} head",
+            got=f"{name_of(head.config)}, in {path}",
+            next_step="choose the method that belongs to this head",
+        )
+    return head
+
+
+def _mtp_head(wanted: Wanted) -> MtpHead:
+    """The folder that is named, or the target's own modules, or what comes with the lab."""
+    model, folder = wanted.model, wanted.folder
+    own = folder if folder and has_mtp(folder, model) else shipped(model, kind="mtp")
+    path = Path(wanted.source) if wanted.source else own
+    if path is None:
+        raise wanted.missing
+    checkpoint = read_mtp(path, target_model=model)
+    return build_mtp(checkpoint, target_model=model, dtype=wanted.dtype, device=wanted.device)
+
+
+HEADS = {
+    "eagle1": HeadMethod("eagle1", Chain(), _eagle_head, Eagle),
+    "eagle2": HeadMethod("eagle1", DynamicTree(top_k=3, nodes=7), _eagle_head, Eagle),
+    "eagle3": HeadMethod("eagle3", Chain(), _eagle_head, Eagle),
+    "eagle31": HeadMethod("eagle31", Chain(), _eagle_head, Eagle),
+    "mtp": HeadMethod("mtp", Chain(), _mtp_head, Mtp),
+}
+EAGLE = {name: row for name, row in HEADS.items() if row.drafter is Eagle}
+
+
 def head_for(
     method: str,
     model: Any,
@@ -59,34 +137,21 @@ def head_for(
     prompts: Callable[[], Sequence[Sequence[int]]],
     dtype: torch.dtype,
     device: torch.device,
-) -> EagleHead:
-    """The head of an EAGLE method: the folder ``source``, or the one that comes with the lab.
-
-    Args:
-        prompts: asked for when the file can be read in several ways: `readings` are then measured.
+    folder: Path | None = None,
+) -> Any:
+    """The head of a method: the folder ``source``, or the one that belongs to the target; see
+    `Wanted`.
 
     Raises:
         ModelUnavailable: neither is there. BadInput: ``source`` holds another kind of head.
     """
-    wanted = EAGLE[method]
-    path = Path(source) if source else shipped(model, kind=wanted.kind)
-    if path is None:
-        raise ModelUnavailable(
-            f"{wanted.kind} head for this target",
-            expected="one that comes with the lab, or one you name",
-            got="neither",
-            next_step=f"name a checkpoint (--head), or train one with `labkit train {wanted.kind}`",
-        )
-    checkpoint = read_settled(path, model, prompts=prompts, dtype=dtype, device=device)
-    head = build_head(checkpoint, target_model=model, dtype=dtype, device=device)
-    # variants in the wild pass under both names of the third version
-    exact = {"EAGLE-1": "eagle1", "EAGLE-3": "eagle3", "EAGLE-3.1": "eagle31"}
-    kinds = ("eagle1",) if head.config.version == 1 else ("eagle3", "eagle31")
-    if wanted.kind != exact.get(name_of(head.config), wanted.kind) or wanted.kind not in kinds:
-        raise BadInput(
-            f"--head for method {method!r}",
-            expected=f"an {wanted.kind} head",
-            got=f"{name_of(head.config)}, in {path}",
-            next_step="choose the method that belongs to this head",
-        )
-    return head
+    wanted = Wanted(
+        method=method,
+        model=model,
+        source=source,
+        folder=folder,
+        prompts=prompts,
+        dtype=dtype,
+        device=device,
+    )
+    return HEADS[method].find(wanted)

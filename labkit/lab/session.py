@@ -20,7 +20,6 @@ from labkit.decode import speculate
 from labkit.devices import dtype_name, is_gpu, synchronise
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
-from labkit.drafters.eagle import Eagle
 from labkit.drafters.ngram import NGram
 from labkit.drafters.nothing import Nothing
 from labkit.drafters.shapes import Shape
@@ -28,7 +27,7 @@ from labkit.errors import BadInput, ModelUnavailable
 from labkit.events import AnyEvent
 from labkit.heads.draft_checkpoint import load_draft_checkpoint
 from labkit.kernels import use_skinny_linear
-from labkit.lab.heads import EAGLE, head_for, shipped
+from labkit.lab.heads import HEADS, head_for, shipped
 from labkit.lab.load import LoadedModel, load_model
 from labkit.lab.presets import DEFAULT
 from labkit.lab.readings import QUESTIONS
@@ -39,7 +38,7 @@ from labkit.trace import Trace
 
 # Draft lengths that pay on 2 CPU cores, where every drafted token costs a tenth of a target step
 # and copying costs nothing; used when a run does not name its own.
-DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 1, **dict.fromkeys(EAGLE, 3)}
+DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 1} | {name: row.length for name, row in HEADS.items()}
 
 
 def open_lab(
@@ -59,9 +58,9 @@ def open_lab(
         model: preset name, local folder, GGUF file or hub id; see `load_model`.
         draft: draft model for the method "draft": a folder written by ``labkit train draft``, or
             any model name with the same tokenizer; None takes the one made for ``model``.
-        head: EAGLE head for the eagle methods: a folder in any of the public formats; None takes
-            the one made for ``model``.
-        shape: how EAGLE heads draft; None: a dynamic tree for "eagle2", chains for the others.
+        head: for the methods with a head: its folder, EAGLE in any of the public formats, MTP in
+            the lab's own or beside its target's weights; None takes the one made for ``model``.
+        shape: how heads draft; None: a dynamic tree for "eagle2", chains for the others.
         confidence: draft models and heads stop drafting below this cumulative probability; see
             `DraftModel` and `Eagle`.
         width: fewest rows of every forward of the target; see `Target`.
@@ -160,11 +159,11 @@ class Lab:
                 "ngram": NGram,
                 "draft": self._draft_model,
             }
-            make = makers.get(method) or (lambda: self._eagle(method))
+            make = makers.get(method) or (lambda: self._on_states(method))
             self._drafters[method] = make()
         return self._drafters[method]
 
-    def _eagle(self, method: str) -> Eagle:
+    def _on_states(self, method: str) -> Drafter:
         dtype, device = self.loaded.dtype, self.loaded.device
         head = head_for(
             method,
@@ -173,11 +172,13 @@ class Lab:
             prompts=lambda: [self.tokens(question) for question in QUESTIONS],
             dtype=dtype,
             device=device,
+            folder=self.loaded.path,
         )
         if self.loaded.linear == "skinny":
             use_skinny_linear(head)
-        shape = self.shape or EAGLE[method].shape
-        return Eagle(head, shape=shape, confidence=self.confidence, name=method)
+        row = HEADS[method]
+        shape = self.shape or row.shape
+        return row.drafter(head, shape=shape, confidence=self.confidence, name=method)
 
     def target_for(self, drafter: Drafter) -> Target:
         """The target that brings what this drafter needs: one for all that need nothing, and one

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mtp_files
 import pytest
 import torch
 import typer
@@ -18,11 +19,14 @@ from labkit.bench.recording import recording_seconds
 from labkit.bench.run import bench, conditions
 from labkit.cli import app
 from labkit.decode import autoregress
+from labkit.drafters.mtp import Mtp
 from labkit.drafters.shapes import DynamicTree
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.events import Committed
 from labkit.heads.checkpoints import checkpoint_of, write_checkpoint
+from labkit.heads.checkpoints.mtp_write import checkpoint_of_mtp, save_mtp
 from labkit.heads.eagle import head_config, random_head
+from labkit.heads.mtp import random_mtp
 from labkit.lab.load import load_model
 from labkit.lab.report import row
 from labkit.lab.session import Lab, open_lab
@@ -94,7 +98,8 @@ def test_an_empty_prompt_is_refused(lab: Lab, prompt: str) -> None:
 
 def test_an_unknown_method_lists_the_known_ones(lab: Lab) -> None:
     with pytest.raises(
-        BadInput, match="one of ar, ngram, draft, eagle1, eagle2, eagle3, eagle31, got 'eagle9'"
+        BadInput,
+        match="one of ar, ngram, draft, eagle1, eagle2, eagle3, eagle31, mtp, got 'eagle9'",
     ):
         lab.record("the", method="eagle9")
 
@@ -453,6 +458,29 @@ def test_a_head_of_one_s_own_drafts(head_folder: tuple[Any, str], lab: Lab) -> N
         Lab(loaded).record([1, 2, 3, 4], method="eagle3")
 
 
+def test_a_target_s_own_modules_draft_and_so_does_a_folder(tmp_path: Path, lab: Lab) -> None:
+    model = mtp_files.target("mimo")
+    folder = mtp_files.save(tmp_path / "m", model, mtp_files.weights("mimo"))
+    loaded = replace(lab.loaded, model=model, path=folder)
+    checkpoint = checkpoint_of_mtp(random_mtp(model), target_model=model, target="tiny")
+    own = str(save_mtp(checkpoint, tmp_path / "h"))
+    plain = Lab(loaded).record([1, 2, 3, 4], method="ar", max_new_tokens=10, eos=None)
+    heads = {}
+    for head in (None, own):
+        bench = Lab(loaded, head=head)
+        trace = bench.record([1, 2, 3, 4], method="mtp", max_new_tokens=10, eos=None)
+        assert trace.tokens == plain.tokens
+        assert max(len(r.drafted.tokens) for r in trace.rounds) == 4
+        drafter = bench.drafter("mtp")
+        assert isinstance(drafter, Mtp)
+        heads[head] = drafter.head.config.adapter.name
+    assert heads == {None: "mimo", own: "generic"}
+    model.save_pretrained(tmp_path / "plain")
+    for path in (None, tmp_path / "plain"):
+        with pytest.raises(ModelUnavailable, match="labkit train mtp"):
+            Lab(replace(loaded, path=path)).record([1, 2, 3, 4], method="mtp")
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -462,6 +490,8 @@ def test_a_head_of_one_s_own_drafts(head_folder: tuple[Any, str], lab: Lab) -> N
         (("--method", "eagle3", "--tree-nodes", "0"), "nodes"),
         (("--method", "draft", "--head", "somewhere"), "--head"),
         (("--method", "eagle3", "--draft", "somewhere"), "--draft"),
+        (("--method", "mtp", "--tree-nodes", "0"), "nodes"),
+        (("--method", "mtp", "--draft", "somewhere"), "--draft"),
     ],
 )
 def test_shapes_and_heads_that_a_method_has_no_use_for(
