@@ -59,7 +59,7 @@ def rehearse(
             next_step="record the text again without them",
         )
     drafter = drafter or lab.drafter(method)
-    settings = {
+    settings: dict[str, Any] = {
         "draft_length": draft_length,
         "max_new_tokens": trace.started.max_new_tokens,
         "eos": told["eos"] or None,
