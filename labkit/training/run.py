@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,11 @@ from labkit.training.state import Position
 
 RESUME = "resume.safetensors"
 PROVENANCE = "provenance.json"
+
+
+Watch = Callable[[Sequence[Mapping[str, Any]]], None]
+"""Told all measurements so far, whenever there is a new one: step, tokens, minutes, loss, first,
+by_depth and mean_accepted_length of each."""
 
 
 class Trainer(Protocol):
@@ -114,6 +119,7 @@ def run(
     plan: Plan,
     *,
     progress: Progress | None = None,
+    watch: Watch | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> TrainReport:
     """Train, or go on where an interrupted call stopped.
@@ -129,7 +135,7 @@ def run(
         plan.out.mkdir(parents=True, exist_ok=True)
         # from here on the folder can be told from anybody else's
         trainer.save(resume, origin=plan.origin)
-    return _Run(trainer, plan, progress=progress, clock=clock).to_the_end()
+    return _Run(trainer, plan, progress=progress, watch=watch, clock=clock).to_the_end()
 
 
 class _Run:
@@ -139,10 +145,11 @@ class _Run:
         plan: Plan,
         *,
         progress: Progress | None,
+        watch: Watch | None,
         clock: Callable[[], float],
     ) -> None:
         self._trainer, self._plan = trainer, plan
-        self._progress, self._clock = progress, clock
+        self._progress, self._watch, self._clock = progress, watch, clock
         self._offset = trainer.at.seconds - clock()
         self._saved_at = self._seconds()
         self._doing = "training the draft model" if plan.kind == "draft" else "training the head"
@@ -192,6 +199,8 @@ class _Run:
         is_best = length >= trainer.at.best
         at = replace(trainer.at, seconds=self._seconds(), best=max(length, trainer.at.best))
         trainer.at = replace(at, curve=(*at.curve, _point(at, acceptance)))
+        if self._watch is not None:
+            self._watch(trainer.at.curve)
         if is_best:
             trainer.save_weights(out)
             write_json(out / PROVENANCE, _provenance(trainer, self._plan, acceptance))
