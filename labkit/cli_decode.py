@@ -39,7 +39,7 @@ Length = Annotated[
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Most new tokens.")]
 Head = Annotated[
     str | None,
-    typer.Option("--head", help="A head's folder: EAGLE in any public format, MTP in the lab's."),
+    typer.Option("--head", help="Folder of EAGLE's, MTP's or Medusa's heads, in any known format."),
 ]
 Tree = Annotated[
     bool | None,

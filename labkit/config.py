@@ -15,10 +15,10 @@ from labkit.ids import token_ids, whole
 
 Detail = Literal["timing", "summary", "full"]
 # those whose drafter is a head on the target's states; a row each in `labkit.lab.heads`
-WITH_HEADS = ("eagle1", "eagle2", "eagle3", "eagle31", "mtp")
+WITH_HEADS = ("eagle1", "eagle2", "eagle3", "eagle31", "mtp", "medusa")
 # those that can be run so far
 AVAILABLE = ("ar", "ngram", "draft", *WITH_HEADS)
-METHODS = ("ar", "ngram", "draft", "eagle1", "eagle2", "eagle3", "eagle31", "mtp", "medusa")
+METHODS = AVAILABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

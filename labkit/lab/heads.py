@@ -15,14 +15,17 @@ import torch
 import labkit
 from labkit.drafters.base import Drafter
 from labkit.drafters.eagle import Eagle
+from labkit.drafters.medusa import Medusa
 from labkit.drafters.mtp import Mtp
 from labkit.drafters.shapes import Chain, DynamicTree, Shape
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.heads.checkpoints import build_head
+from labkit.heads.checkpoints.medusa import load_medusa
 from labkit.heads.checkpoints.mtp import build_mtp, has_mtp, read_mtp
 from labkit.heads.checkpoints.read import name_of
 from labkit.heads.draft_checkpoint import target_fingerprint
 from labkit.heads.eagle import EagleHead
+from labkit.heads.medusa import KINDS, MedusaHeads
 from labkit.heads.mtp import MtpHead
 from labkit.lab.readings import read_settled
 
@@ -119,12 +122,22 @@ def _mtp_head(wanted: Wanted) -> MtpHead:
     return build_mtp(checkpoint, target_model=model, dtype=wanted.dtype, device=wanted.device)
 
 
+def _medusa_heads(wanted: Wanted) -> MedusaHeads:
+    """Parallel heads of either kind."""
+    found = (shipped(wanted.model, kind=kind) for kind in KINDS)
+    path = Path(wanted.source) if wanted.source else next(filter(None, found), None)
+    if path is None:
+        raise wanted.missing
+    return load_medusa(path, target_model=wanted.model, dtype=wanted.dtype, device=wanted.device)
+
+
 HEADS = {
     "eagle1": HeadMethod("eagle1", Chain(), _eagle_head, Eagle),
     "eagle2": HeadMethod("eagle1", DynamicTree(top_k=3, nodes=7), _eagle_head, Eagle),
     "eagle3": HeadMethod("eagle3", Chain(), _eagle_head, Eagle),
     "eagle31": HeadMethod("eagle31", Chain(), _eagle_head, Eagle),
     "mtp": HeadMethod("mtp", Chain(), _mtp_head, Mtp),
+    "medusa": HeadMethod("medusa", DynamicTree(top_k=3, nodes=7), _medusa_heads, Medusa, length=4),
 }
 EAGLE = {name: row for name, row in HEADS.items() if row.drafter is Eagle}
 

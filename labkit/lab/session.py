@@ -58,9 +58,11 @@ def open_lab(
         model: preset name, local folder, GGUF file or hub id; see `load_model`.
         draft: draft model for the method "draft": a folder written by ``labkit train draft``, or
             any model name with the same tokenizer; None takes the one made for ``model``.
-        head: for the methods with a head: its folder, EAGLE in any of the public formats, MTP in
-            the lab's own or beside its target's weights; None takes the one made for ``model``.
-        shape: how heads draft; None: a dynamic tree for "eagle2", chains for the others.
+        head: for the methods with a head: its folder, EAGLE and Medusa in any of the public
+            formats, MTP in the lab's own or beside its target's weights; None takes the one made
+            for ``model``.
+        shape: how heads draft; None: a dynamic tree for "eagle2" and "medusa", chains for the
+            others.
         confidence: draft models and heads stop drafting below this cumulative probability; see
             `DraftModel` and `Eagle`.
         width: fewest rows of every forward of the target; see `Target`.

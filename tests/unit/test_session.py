@@ -20,12 +20,14 @@ from labkit.bench.run import bench, conditions
 from labkit.cli import app
 from labkit.decode import autoregress
 from labkit.drafters.mtp import Mtp
-from labkit.drafters.shapes import DynamicTree
-from labkit.errors import BadInput, ModelUnavailable
+from labkit.drafters.shapes import Chain, DynamicTree
+from labkit.errors import BadCheckpoint, BadInput, ModelUnavailable
 from labkit.events import Committed
 from labkit.heads.checkpoints import checkpoint_of, write_checkpoint
+from labkit.heads.checkpoints.medusa_write import checkpoint_of_medusa, write_medusa
 from labkit.heads.checkpoints.mtp_write import checkpoint_of_mtp, save_mtp
 from labkit.heads.eagle import head_config, random_head
+from labkit.heads.medusa import medusa_config, random_heads
 from labkit.heads.mtp import random_mtp
 from labkit.lab.load import load_model
 from labkit.lab.report import row
@@ -99,7 +101,7 @@ def test_an_empty_prompt_is_refused(lab: Lab, prompt: str) -> None:
 def test_an_unknown_method_lists_the_known_ones(lab: Lab) -> None:
     with pytest.raises(
         BadInput,
-        match="one of ar, ngram, draft, eagle1, eagle2, eagle3, eagle31, mtp, got 'eagle9'",
+        match="one of ar, ngram, draft, eagle1, eagle2, eagle3, eagle31, mtp, medusa, got 'eagle9'",
     ):
         lab.record("the", method="eagle9")
 
@@ -481,6 +483,27 @@ def test_a_target_s_own_modules_draft_and_so_does_a_folder(tmp_path: Path, lab: 
             Lab(replace(loaded, path=path)).record([1, 2, 3, 4], method="mtp")
 
 
+@pytest.mark.parametrize("kind", ["medusa", "meta"])
+def test_parallel_heads_draft_trees_by_themselves(kind: str, tmp_path: Path, lab: Lab) -> None:
+    model = lab.model
+    heads = random_heads(medusa_config(model, kind, heads=4), model)
+    stored = checkpoint_of_medusa(heads, target_model=model, target="tiny")
+    folder = str(write_medusa(stored, tmp_path / "h"))
+    options: dict[str, Any] = {"max_new_tokens": 10, "eos": None}
+    plain = Lab(lab.loaded).record([1, 2, 3, 4], method="ar", **options)
+    for shape in (None, Chain()):
+        bench = Lab(lab.loaded, head=folder, shape=shape)
+        trace = bench.record([1, 2, 3, 4], method="medusa", **options)
+        assert trace.tokens == plain.tokens
+        widest = max(len(r.drafted.tokens) for r in trace.rounds)
+        assert widest == (5 if shape else 8)
+        assert trace.header["drafter"] == "medusa"
+    with pytest.raises(ModelUnavailable, match="labkit train medusa"):
+        Lab(lab.loaded).record([1, 2, 3, 4], method="medusa")
+    with pytest.raises(BadCheckpoint, match="an EAGLE head"):
+        Lab(lab.loaded, head=folder).record([1, 2, 3, 4], method="eagle3")
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -492,6 +515,7 @@ def test_a_target_s_own_modules_draft_and_so_does_a_folder(tmp_path: Path, lab: 
         (("--method", "eagle3", "--draft", "somewhere"), "--draft"),
         (("--method", "mtp", "--tree-nodes", "0"), "nodes"),
         (("--method", "mtp", "--draft", "somewhere"), "--draft"),
+        (("--method", "medusa", "--tree-nodes", "0"), "nodes"),
     ],
 )
 def test_shapes_and_heads_that_a_method_has_no_use_for(
