@@ -53,11 +53,20 @@ def test_the_state_after_all_layers_is_not_the_normed_one() -> None:
 
 
 def test_a_target_without_three_depths_is_refused() -> None:
-    for layers in (1, 5, 6):
+    """Model-Optimizer PR #300: the usual formula gives (2, 2, 1) for four layers and (2, 1, -1) for
+    two; neither reaches a model."""
+    for layers in (1, 2, 4, 5, 6):
         with pytest.raises(BadInput, match=f"got {layers} layers"):
             default_boundaries(layers)
     with pytest.raises(BadInput, match="h0 to h2, or final"):
         Target(tiny("llama", layers=2), needs=("h3",))
+
+
+def test_a_shallow_target_takes_boundaries_that_are_named() -> None:
+    model = tiny("llama", layers=4)
+    assert head_config(model, 3, boundaries=(1, 2, 3)).needs == ("h1", "h2", "h3")
+    with pytest.raises(BadInput, match="or boundaries of your own, got 4 layers"):
+        head_config(model, 3)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "mistral", "phi3", "gemma3"])
