@@ -80,9 +80,10 @@ def kept_states(target: Target) -> tuple[Tensor, ...]:
 
 
 def gap(family: str, target: Target, tokens: tuple[int, ...]) -> float:
-    """Largest difference between the kept states and a plain run's over ``tokens``."""
+    """Largest difference between the kept states and a plain run's over ``tokens``, in units of
+    the largest number of each where that is above 1 (windows hold numbers up to 4 here)."""
     pairs = zip(kept_states(target), plain_states(family, tokens), strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs)
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in pairs)
 
 
 def filled(family: str = "qwen3_5", **options: Any) -> Target:
