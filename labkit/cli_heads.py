@@ -33,7 +33,7 @@ def inspect(
     layer_ids: Convention = None,
     target_layers: Depth = None,
     model: Annotated[
-        str | None, typer.Option(help="The target: settles open layer ids by measuring.")
+        str | None, typer.Option(help="The target: settles open layer ids, gives shapes.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -43,10 +43,13 @@ def inspect(
     """
     from labkit.heads.checkpoints import inspect_checkpoint, report_text
     from labkit.heads.checkpoints.medusa import holds_medusa, read_medusa
+    from labkit.heads.checkpoints.mtp import holds_mtp
 
     folder = _folder(path)
     if holds_medusa(folder):  # such files leave nothing open
         report = read_medusa(folder).report
+    elif holds_mtp(folder):
+        report = _mtp_report(folder, model)
     else:
         report = inspect_checkpoint(folder, convention=layer_ids, target_layers=target_layers)
         if model is not None and not (report.refused or report.missing or report.misfits):
@@ -133,6 +136,15 @@ def _export_medusa(head: str, format: str, out: Path, model: str | None) -> "Ins
 
 def _lacks_output(checkpoint: "StoredHead") -> bool:
     return "lm_head.weight" in checkpoint.borrowed
+
+
+def _mtp_report(folder: Path, model: str | None) -> "InspectReport":
+    """Such a head's layer is of its target's kind, so its target is loaded to judge it."""
+    from labkit.heads.checkpoints.mtp import read_mtp, target_of_mtp
+    from labkit.lab.load import load_model
+
+    target = load_model(model or target_of_mtp(folder)).model
+    return read_mtp(folder, target_model=target).report
 
 
 def _measured(head: str, layer_ids: str | None, model: str) -> "InspectReport":

@@ -9,6 +9,7 @@ import hashlib
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -151,21 +152,19 @@ def _train_head(
     from labkit.lab.load import load_model
     from labkit.lab.store import home_directory
     from labkit.progress import text_bar
-    from labkit.training.eagle import recipe_with, train_eagle
     from labkit.training.parallel import announced
     from labkit.training.run import check_options
 
     check_options(out=out, seed=seed, **length)
-    recipe = recipe_with(kind, **changes)
+    recipe, train_head = _course(kind, changes)
     _check_data(data)
     ranks = announced()
     loaded = load_model(model, dtype="float32", device=ranks.device(device))
     if features is None:
         digest = hashlib.sha256(f"{model} {data.resolve()}".encode()).hexdigest()[:12]
         features = home_directory() / "features" / digest
-    report = train_eagle(
+    report = train_head(
         loaded.model,
-        kind,
         data=data,
         out=out,
         features=features,
@@ -179,9 +178,21 @@ def _train_head(
         emit(asdict(report), as_json=as_json, text=_told(report))
 
 
+def _course(kind: str, changes: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:
+    """The recipe of a kind of head, and what trains it."""
+    if kind == "mtp":
+        from labkit.training import mtp
+
+        return mtp.recipe_with(**changes), mtp.train_mtp
+    from labkit.training import eagle
+
+    return eagle.recipe_with(kind, **changes), partial(eagle.train_eagle, kind=kind)
+
+
 train.command("eagle1")(_trains("eagle1", "A head that predicts the target's next state."))
 train.command("eagle3")(_trains("eagle3", "A head on three depths of the target."))
 train.command("eagle31")(_trains("eagle31", "The same, with normed states in and out."))
+train.command("mtp")(_trains("mtp", "One module for multi-token prediction, used again and again."))
 
 
 def _check_data(data: Path) -> None:

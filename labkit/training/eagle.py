@@ -1,16 +1,14 @@
 """Train an EAGLE head for a target: ``labkit train eagle1|eagle3|eagle31``.
 
-Owns: the order of the work (text, states, training), and finished heads on disk.
-Does not know: losses, the training loop, how heads draft.
-Invariants: nothing is written before every argument has been checked; ``out`` holds a head in the
-SafeAILab layout, which published engines read, without the rows that equal the target's.
+Owns: the choice of recipes, and finished heads on disk.
+Does not know: losses, the order of the work, the training loop, how heads draft.
+Invariants: ``out`` holds a head in the SafeAILab layout, which published engines read, without the
+rows that equal the target's.
 """
 
-import os
-import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,11 @@ import torch
 
 from labkit.errors import BadInput, require
 from labkit.heads.checkpoints import checkpoint_of, write_checkpoint
-from labkit.heads.draft_checkpoint import CONFIG, TENSORS
 from labkit.heads.eagle import EagleHead, head_config
-from labkit.heads.layers import FINAL
-from labkit.progress import Progress
-from labkit.training.data import Row, read_rows
 from labkit.training.eagle_trainer import RECIPES, EagleRecipe, EagleTrainer, new_head
-from labkit.training.features import Features, cache_features
-from labkit.training.parallel import Ranks, join
-from labkit.training.run import Plan, TrainReport, check_options, origin_of, run
+from labkit.training.head_trainer import check_recipe
+from labkit.training.on_states import Course, replace_weights, train_on_states
+from labkit.training.run import TrainReport
 
 KINDS = tuple(RECIPES)
 
@@ -37,99 +31,40 @@ def train_eagle(
     *,
     data: Path | str,
     out: Path | str,
-    features: Path | str,
-    minutes: float | None = None,
-    steps: int | None = None,
     seed: int = 0,
     recipe: EagleRecipe | None = None,
     boundaries: Sequence[int] | None = None,
-    storage: str = "float16",
     target: str = "smollm2-135m",
-    ranks: Ranks | None = None,
-    progress: Progress | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    **options: Any,
 ) -> TrainReport:
     """Train a head for ``target_model``, or go on where an interrupted call stopped.
 
-    Exactly one of ``minutes`` and ``steps`` says how long; the time to compute the target's states
-    is not counted. ``minutes`` ends on time on a busy machine too; ``steps`` is what makes two
-    runs equal.
-
     Args:
-        target_model: an HF causal LM; training runs on its device.
         kind: eagle1, eagle3 or eagle31.
-        data: rows as ``labkit selfgen`` writes them (see ``read_rows``).
-        out: folder for the head: new, empty, or left by an interrupted call.
-        features: folder for the target's states; the heads of one target share it.
         recipe: what to train and how; None: the one of ``kind``.
         boundaries: depths that an EAGLE-3 head reads; None: the published ones.
-        storage: of the states, see ``cache_features``.
-        target: the target's name, noted in the head's files.
-        ranks: this process among several (see ``parallel.join``); None: as the launcher says.
-        progress: called after every step with (what, done, total), in seconds or steps.
-
-    Raises:
-        BadInput: impossible settings, bad rows, an ``out`` or ``features`` that holds something
-            else, or an interrupted run with other data, seed or recipe.
-        BadCheckpoint: the interrupted run cannot be read.
-        UnsupportedModel: the target cannot be driven, or its states do not give its logits.
+        options: the rest, and what may go wrong, as of `train_on_states`.
     """
-    data, out = Path(data), Path(out)
-    check_options(out=out, minutes=minutes, steps=steps, seed=seed)
     recipe = recipe_with(kind, **({} if recipe is None else asdict(recipe)))
-    device = target_model.get_input_embeddings().weight.device
-    ranks = join(device) if ranks is None else ranks
-    context = target_model.config.get_text_config().max_position_embeddings
-    width = target_model.get_output_embeddings().weight.shape[0]
-    _check_vocabulary(recipe, width)
-    rows = read_rows(data, vocab_size=width, context=context)
     config = head_config(target_model, recipe.version, boundaries=boundaries)
-    needs = tuple(dict.fromkeys((*config.needs, FINAL)))
-    states = _states(
-        target_model,
-        rows,
-        needs=needs,
-        folder=Path(features),
-        storage=storage,
-        ranks=ranks,
-        progress=progress,
-    )
-    trainer = EagleTrainer(
-        target_model,
-        rows,
-        states,
+    keep = partial(save_head, target_model=target_model, target=target)
+    course = Course(
+        kind=kind,
         recipe=recipe,
-        seed=seed,
-        keep=lambda head, folder: save_head(folder, head, target_model=target_model, target=target),
-        boundaries=config.boundaries or None,
-        ranks=ranks,
+        needs=config.needs,
+        trainer=partial(
+            EagleTrainer,
+            target_model,
+            recipe=recipe,
+            seed=seed,
+            keep=lambda head, folder: keep(folder, head),
+            boundaries=config.boundaries or None,
+        ),
+        origin={"boundaries": list(config.boundaries)},
     )
-    origin = origin_of(data, seed=seed, recipe=recipe) | {"boundaries": list(config.boundaries)}
-    pause = recipe.seconds_between_checkpoints
-    plan = Plan(kind, target, data, out, minutes, steps, pause, origin)
-    return run(trainer, plan, progress=progress, clock=clock)
-
-
-def _states(
-    model: Any,
-    rows: tuple[Row, ...],
-    *,
-    needs: tuple[str, ...],
-    folder: Path,
-    storage: str,
-    ranks: Ranks,
-    progress: Progress | None,
-) -> Features:
-    """The first process computes what is missing; the others wait, and read."""
-    device = model.get_input_embeddings().weight.device
-    if not ranks.first:
-        ranks.agree(0.0, device)
-    found = cache_features(
-        model, rows, needs=needs, folder=folder, storage=storage, progress=progress
+    return train_on_states(
+        target_model, course, data=data, out=out, seed=seed, target=target, **options
     )
-    if ranks.first:
-        ranks.agree(0.0, device)
-    return found
 
 
 def save_head(folder: Path, head: EagleHead, *, target_model: Any, target: str) -> None:
@@ -140,12 +75,7 @@ def save_head(folder: Path, head: EagleHead, *, target_model: Any, target: str) 
         target: the target's name, for people; the fingerprint is what is checked.
     """
     checkpoint = checkpoint_of(head, target_model=target_model, target=target, dtype=torch.bfloat16)
-    part = folder / "weights.part"
-    shutil.rmtree(part, ignore_errors=True)
-    write_checkpoint(checkpoint, part)
-    for name in (TENSORS, CONFIG):
-        os.replace(part / name, folder / name)
-    part.rmdir()
+    replace_weights(folder, lambda part: write_checkpoint(checkpoint, part))
 
 
 def convert(
@@ -206,25 +136,9 @@ def recipe_with(kind: str, **changes: Any) -> EagleRecipe:
         ("fc_norm", "only for EAGLE-3", recipe.version == 3 or not recipe.fc_norm),
         ("norm_output", "only for EAGLE-3", recipe.version == 3 or not recipe.norm_output),
         ("train_output", "only for EAGLE-3", recipe.version == 3 or not recipe.train_output),
-        ("draft_vocab_size", "at least 1", recipe.draft_vocab_size >= 1),
-        ("depth", "at least 1", recipe.depth >= 1),
-        ("depth_decay", "above 0", recipe.depth_decay > 0),
-        ("shallow", "0 or more and below 1", 0 <= recipe.shallow < 1),
         ("noise", "0 or more", recipe.noise >= 0),
-        ("batch_tokens", "at least 1", recipe.batch_tokens >= 1),
-        ("learning_rate", "above 0", recipe.learning_rate > 0),
-        ("warmup", "above 0 and below 1", 0 < recipe.warmup < 1),
-        ("clip_norm", "above 0", recipe.clip_norm > 0),
-        ("held_out", "above 0 and below 1", 0 < recipe.held_out < 1),
-        ("measured_rows", "at least 1", recipe.measured_rows >= 1),
-        ("draft_length", "at least 1", recipe.draft_length >= 1),
     )
     for name, expected, holds in checks:
         require(holds, f"recipe's {name}", expected, getattr(recipe, name))
+    check_recipe(recipe)
     return recipe
-
-
-def _check_vocabulary(recipe: EagleRecipe, width: int) -> None:
-    size = recipe.draft_vocab_size
-    fits = size <= width
-    require(fits, "recipe's draft_vocab_size", f"1 to {width}, the target's vocabulary", size)

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from helpers import greedy_reference, prompt_of, run
 from mtp_files import save, target, weights
 from safetensors.torch import load_file
 from torch import Tensor
+from typer.testing import CliRunner
 
+from labkit.cli import app
 from labkit.drafters.base import Commit
 from labkit.drafters.mtp import Mtp
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape, StaticTree
@@ -26,6 +29,7 @@ from labkit.heads.checkpoints.mtp_names import native as to_native
 from labkit.heads.checkpoints.mtp_names import unstacked
 from labkit.heads.checkpoints.mtp_write import checkpoint_of_mtp, save_mtp, save_native
 from labkit.heads.mtp import DEEPSEEK, GENERIC, LAST, Adapter, MtpHead, random_mtp
+from labkit.lab import load as loading
 from labkit.sampling import TorchRng, Warp
 from labkit.target import Target
 from labkit.toy import tiny
@@ -328,6 +332,33 @@ def test_what_is_a_head_and_what_is_not(tmp_path: Path) -> None:
     assert not has_mtp(tmp_path / "nothing", model)
     (tmp_path / "empty").mkdir()
     assert not has_mtp(tmp_path / "empty", model)
+
+
+def test_inspect_says_what_a_head_is_and_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def load_model(name: str, **_: Any) -> Any:
+        asked.append(name)
+        return SimpleNamespace(model=target("mimo"))
+
+    monkeypatch.setattr(loading, "load_model", load_model)
+    whole = native(tmp_path / "m")
+    found = CliRunner().invoke(app, ["inspect", str(whole)])
+    assert found.exit_code == 0, found.output
+    for part in ("MTP, 1 module, reads h2", "mimo", "hidden_first", "16 tensors"):
+        assert part in found.stdout
+    cut = native(tmp_path / "cut", lambda made: made.pop(BLOCK + "mlp.up_proj.weight"))
+    found = CliRunner().invoke(app, ["inspect", str(cut), "--json"])
+    assert found.exit_code == 1
+    assert json.loads(found.stdout)["missing"] == ["layers.0.mtp_block.mlp.up_proj.weight"]
+    checkpoint = checkpoint_of_mtp(
+        random_mtp(target("mimo")), target_model=target("mimo"), target="its-target"
+    )
+    found = CliRunner().invoke(app, ["inspect", str(save_mtp(checkpoint, tmp_path / "h"))])
+    assert found.exit_code == 0
+    assert asked == [str(whole), str(cut), "its-target"]
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``labkit train eagle1|eagle3|eagle31``: refused before a model is loaded, or trained."""
+"""``labkit train eagle1|eagle3|eagle31|mtp``: refused before a model is loaded, or trained."""
 
 import json
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from labkit.errors import BadInput
 from labkit.lab import load as loading
 from labkit.toy import tiny
 
-KINDS = ("eagle1", "eagle3", "eagle31")
+KINDS = ("eagle1", "eagle3", "eagle31", "mtp")
 
 
 @pytest.fixture

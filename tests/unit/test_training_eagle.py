@@ -26,8 +26,9 @@ from labkit.toy import tiny
 from labkit.trace import Trace
 from labkit.training.data import read_rows
 from labkit.training.eagle import KINDS, convert, recipe_of, recipe_with, train_eagle
-from labkit.training.eagle_trainer import EagleTrainer, depth_at
+from labkit.training.eagle_trainer import EagleTrainer
 from labkit.training.features import cache_features
+from labkit.training.head_trainer import depth_at
 from labkit.training.parallel import announced
 from labkit.training.run import PROVENANCE, RESUME
 
@@ -226,12 +227,12 @@ def test_what_follows_a_text_s_first_token_is_no_guess(target, tmp_path, kind):
 
 def test_noise_is_uniform_and_follows_from_seed_and_step(target, data, states):
     trainer = a_trainer(target, data, states, "eagle1", noise=0.2)
-    drawn = trainer._noise(torch.Size((4, 128, 32)))
-    assert torch.equal(drawn, trainer._noise(torch.Size((4, 128, 32))))
+    drawn = trainer._noise(torch.Size((4, 128, 32)), width=0.2)
+    assert torch.equal(drawn, trainer._noise(torch.Size((4, 128, 32)), width=0.2))
     assert drawn.abs().max() <= 0.1 * 512 / 128
     assert drawn.std().item() == pytest.approx(0.2 * 4 / 12**0.5, rel=0.02)
     trainer.at = replace(trainer.at, step=1)
-    assert not torch.equal(drawn, trainer._noise(torch.Size((4, 128, 32))))
+    assert not torch.equal(drawn, trainer._noise(torch.Size((4, 128, 32)), width=0.2))
 
 
 # --- training ---

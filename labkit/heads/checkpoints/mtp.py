@@ -75,6 +75,30 @@ class MtpCheckpoint(StoredHead):
 
 def has_mtp(path: Path, target_model: Any) -> bool:
     """Does this folder hold a head for ``target_model``: in its own checkpoint, or by itself?"""
+    return _holds(path, **_whose(target_model))
+
+
+def holds_mtp(path: Path) -> bool:
+    """The same by the files alone, for the target that lies in the same folder."""
+    if not (path / CONFIG).is_file():
+        return False
+    config = read_json(path, CONFIG)
+    text = section(config, "text_config") or config
+    layers = text.get("num_hidden_layers")
+    kind = str(text.get("model_type"))
+    return isinstance(layers, int) and _holds(path, model_type=kind, layers=layers)
+
+
+def target_of_mtp(path: Path) -> str:
+    """What to load beside the head in ``path``: the target that one of the lab's names; a native
+    head lies in its target's own folder."""
+    if not _is_ours(path):
+        return str(path)
+    mark = mark_of(section(read_json(path, CONFIG), "labkit"))
+    return mark.name if mark else str(path)
+
+
+def _holds(path: Path, *, model_type: str, layers: int) -> bool:
     if not path.is_dir():
         return False
     if _is_ours(path):
@@ -83,7 +107,7 @@ def has_mtp(path: Path, target_model: Any) -> bool:
         names = tensor_names(path)
     except BadCheckpoint:
         return False
-    return family_of(names, **_whose(target_model)) is not None
+    return family_of(names, model_type=model_type, layers=layers) is not None
 
 
 def read_mtp(path: Path | str, *, target_model: Any) -> MtpCheckpoint:
