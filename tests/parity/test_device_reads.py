@@ -20,10 +20,14 @@ from labkit.decode import speculate
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
 from labkit.drafters.eagle import Eagle
+from labkit.drafters.medusa import Medusa
+from labkit.drafters.mtp import Mtp
 from labkit.drafters.ngram import NGram
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
 from labkit.events import Committed
 from labkit.heads.eagle import head_config, random_head
+from labkit.heads.medusa import medusa_config, random_heads
+from labkit.heads.mtp import random_mtp
 from labkit.target import Target
 
 PROMPT = prompt_of(17)
@@ -111,20 +115,34 @@ SHAPES: dict[str, Shape] = {
 }
 
 
+def eagle(model: Any) -> Any:
+    config = head_config(model, 3, boundaries=(0, 1), fc_norm=True, norm_output=True)
+    return random_head(config, model)
+
+
+HEADS: dict[str, tuple[Callable[[Any], Any], Callable[..., Drafter]]] = {
+    "eagle": (eagle, Eagle),
+    "mtp": (lambda model: random_mtp(model, modules=2), Mtp),
+    "medusa": (lambda model: random_heads(medusa_config(model, heads=3), model), Medusa),
+    "meta": (lambda model: random_heads(medusa_config(model, "meta", heads=3), model), Medusa),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("settings", ["greedy", "processors, sampled"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("confidence", [0.0, 1e-9])
 def test_a_head_s_draft_is_read_once(
-    shape: str, settings: str, confidence: float, there: Elsewhere
+    shape: str, settings: str, confidence: float, kind: str, there: Elsewhere
 ) -> None:
     """Whole trees too; only a head that asks itself how sure it is reads once more per depth."""
     model = llama()
-    config = head_config(model, 3, boundaries=(0, 1), fc_norm=True, norm_output=True)
-    head = copy.deepcopy(random_head(config, model))  # its embedding is the model's own
+    make, drafter_of = HEADS[kind]
+    head = copy.deepcopy(make(model))  # its embedding or output rows are the model's own
     counts, run = [], DecodeConfig(max_new_tokens=6, draft_length=3, **SETTINGS[settings])
     with there.counting() as away:
         target = Target(there.move(model), needs=head.config.needs)
-        drafter = Eagle(there.move(head), shape=SHAPES[shape], confidence=confidence)
+        drafter = drafter_of(there.move(head), shape=SHAPES[shape], confidence=confidence)
         for event in speculate(target, drafter, PROMPT, config=run):
             if isinstance(event, Committed):
                 counts.append(len(away.reads))
