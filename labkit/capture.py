@@ -36,10 +36,8 @@ def capture(
     Raises:
         BadInput: a path that the model does not have, or an edit without a label.
     """
-    modules = dict(model.named_modules()) if names else {}  # the walk costs more than a layer
+    modules = {path: _module(model, path) for path in names.values()}
     edit = dict(edit or {})
-    for path in names.values():
-        _known(path, modules, "module path", "look at model.named_modules()")
     for label in edit:
         _known(label, names, "edit", "name the module under the same label")
     seen: dict[str, Tensor] = {}
@@ -52,6 +50,14 @@ def capture(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _module(model: nn.Module, path: str) -> nn.Module:
+    try:
+        return model.get_submodule(path)  # walking through all modules costs more than a layer
+    except AttributeError:
+        _known(path, dict(model.named_modules()), "module path", "look at model.named_modules()")
+        raise
 
 
 def _known(name: str, known: Mapping[str, Any], what: str, next_step: str) -> None:
