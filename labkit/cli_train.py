@@ -110,7 +110,13 @@ def _trains(kind: str, about: str) -> Callable[..., None]:
             typer.Option(help="Folder for the target's states; heads of one target share it."),
         ] = None,
         draft_vocab: Annotated[int | None, typer.Option(help="Words of the head.")] = None,
-        depth: Annotated[int | None, typer.Option(help="Steps of the training-time test.")] = None,
+        depth: Annotated[
+            int | None,
+            typer.Option(help="Steps of the training-time test; of parallel heads, how many."),
+        ] = None,
+        blocks: Annotated[
+            int | None, typer.Option(help="Medusa: residual blocks of each head.")
+        ] = None,
         learning_rate: Annotated[float | None, typer.Option(help="Its peak.")] = None,
         own_output: Annotated[
             bool, typer.Option("--own-output", help="Train the output rows too, and store them.")
@@ -123,6 +129,7 @@ def _trains(kind: str, about: str) -> Callable[..., None]:
         given = {
             "draft_vocab_size": draft_vocab,
             "depth": depth,
+            "layers": blocks,
             "learning_rate": learning_rate,
             "train_output": own_output or None,
         }
@@ -180,6 +187,17 @@ def _train_head(
 
 def _course(kind: str, changes: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:
     """The recipe of a kind of head, and what trains it."""
+    if kind in ("medusa", "meta"):
+        from labkit.training import medusa
+
+        return medusa.recipe_with(kind, **changes), partial(medusa.train_medusa, kind=kind)
+    if "layers" in changes:
+        raise BadInput(
+            "--blocks",
+            expected="labkit train medusa",
+            got=f"labkit train {kind}",
+            next_step="leave --blocks out",
+        )
     if kind == "mtp":
         from labkit.training import mtp
 
@@ -193,6 +211,8 @@ train.command("eagle1")(_trains("eagle1", "A head that predicts the target's nex
 train.command("eagle3")(_trains("eagle3", "A head on three depths of the target."))
 train.command("eagle31")(_trains("eagle31", "The same, with normed states in and out."))
 train.command("mtp")(_trains("mtp", "One module for multi-token prediction, used again and again."))
+train.command("medusa")(_trains("medusa", "Parallel heads, each for a depth of its own."))
+train.command("meta")(_trains("meta", "Parallel heads on a shared trunk."))
 
 
 def _check_data(data: Path) -> None:

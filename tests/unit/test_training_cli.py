@@ -1,4 +1,4 @@
-"""``labkit train eagle1|eagle3|eagle31|mtp``: refused before a model is loaded, or trained."""
+"""``labkit train`` of every kind of head: refused before a model is loaded, or trained."""
 
 import json
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from labkit.errors import BadInput
 from labkit.lab import load as loading
 from labkit.toy import tiny
 
-KINDS = ("eagle1", "eagle3", "eagle31", "mtp")
+KINDS = ("eagle1", "eagle3", "eagle31", "mtp", "medusa", "meta")
 
 
 @pytest.fixture
@@ -69,6 +69,14 @@ def test_an_output_of_its_own_is_not_for_eagle_1(tmp_path, data, loads):
     done = call("eagle1", "--data", data, "--out", tmp_path / "out", "--steps", 1, "--own-output")
     assert isinstance(done.exception, BadInput)
     assert "train_output" in str(done.exception)
+    assert loads == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "medusa"])
+def test_residual_blocks_are_for_medusa_alone(tmp_path, data, loads, kind):
+    done = call(kind, "--data", data, "--out", tmp_path / "out", "--steps", 1, "--blocks", 2)
+    assert isinstance(done.exception, BadInput)
+    assert ("--blocks" if kind != "meta" else "layers") in str(done.exception)
     assert loads == []
 
 
