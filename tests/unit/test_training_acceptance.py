@@ -1,9 +1,16 @@
-"""The replay of chain drafts over known text equals a literal simulation, round by round."""
+"""The replay of chain drafts over known text equals a literal simulation, round by round, and what
+training reports is what decoding gets."""
 
 import random
+from dataclasses import replace
 
 import pytest
+from helpers import run
+from test_training_eagle import a_trainer, data, states, target  # noqa: F401 (fixtures)
 
+from labkit.drafters.eagle import Eagle
+from labkit.metrics import acceptance_by_depth
+from labkit.target import Target
 from labkit.training.acceptance import replay_chains
 
 
@@ -45,3 +52,34 @@ def test_a_perfect_and_a_useless_draft():
     assert replay_chains([[True] * 40], depth=3).mean_accepted_length == 4.0
     assert replay_chains([[False] * 40], depth=3).mean_accepted_length == 1.0
     assert replay_chains([], depth=3).mean_accepted_length == 0.0
+
+
+def test_first_guesses_are_right_as_often_as_training_says(target, data, states):  # noqa: F811
+    """SpecForge issue #533: 98 % in training, 10 % when decoding. Twenty prompts, a head that is
+    right about half the time, to 0.05."""
+    trainer = a_trainer(target, data, states, "eagle3", draft_vocab_size=64, shallow=0.0)
+    twenty = trainer.rows.train[:20]
+    trainer.rows = replace(trainer.rows, train=twenty, held_out=twenty)
+    trainer._batches = trainer._epoch(0)
+    untrained = trainer.measure()
+    for step in range(70):
+        trainer.step(step / 70)
+    measured = trainer.measure()
+    head = trainer.head.eval()
+    traces = [
+        run(
+            Target(target, needs=head.config.needs),
+            Eagle(head),
+            row.prompt,
+            max_new_tokens=len(row.reply),
+            draft_length=4,
+        )
+        for row in twenty
+    ]
+    assert [trace.tokens for trace in traces] == [row.reply for row in twenty]
+    live = acceptance_by_depth(*traces)[0].rate
+    assert len(twenty) == 20
+    assert 0.3 < live < 0.95
+    assert abs(measured.by_depth[0] - live) <= 0.05
+    # control: figures of another head would be noticed
+    assert abs(untrained.by_depth[0] - live) > 0.05
