@@ -40,7 +40,14 @@ from labkit.heads.checkpoints.mtp_names import (
     family_of,
     stacked,
 )
-from labkit.heads.checkpoints.read import EMBEDDING, OUTPUT, mark_of, measure
+from labkit.heads.checkpoints.read import (
+    EMBEDDING,
+    OUTPUT,
+    mark_of,
+    measure,
+    misfits,
+    words,
+)
 from labkit.heads.checkpoints.records import InspectReport, StoredHead, TargetMark
 from labkit.heads.checkpoints.vocabulary import read_vocabulary
 from labkit.heads.mtp import (
@@ -301,12 +308,12 @@ def judged(
             name=f"MTP, {some}, reads {config.needs[0]}",
             version=0,
             switches={n: bool(getattr(config.adapter, n)) for n in SWITCHES if n != "state"},
-            vocabulary=_words(config, vocab_ids) | {"map": source},
+            vocabulary=words(vocab_ids, vocab_size=config.vocab_size) | {"map": source},
             shapes={"hidden_size": config.hidden_size, "target_layers": config.target_layers},
             borrowed=tuple(borrowed),
             missing=tuple(sorted(wanted.keys() - kept.keys() - {*borrowed})),
             unused=unused,
-            misfits=_misfits(kept, wanted),
+            misfits=misfits(kept, wanted),
             suspicious=_doubts(unused),
             **measure(kept),
         ),
@@ -319,24 +326,6 @@ def _on_meta(target_model: Any, config: MtpConfig, vocab_ids: Tensor) -> MtpHead
         blocks = blocks_of(target_model, modules=config.modules)
         rotary = rotary_of(target_model)
         return MtpHead(config, blocks=blocks, rotary=rotary, vocab_ids=vocab_ids)
-
-
-def _words(config: MtpConfig, ids: Tensor) -> dict[str, Any]:
-    return {
-        "vocab_size": config.vocab_size,
-        "draft_vocab_size": config.draft_vocab_size,
-        "first_ids": tuple(ids[:4].tolist()),
-        "last_id": int(ids[-1]),
-        "share_of_ids": round(len(ids) / config.vocab_size, 4),
-    }
-
-
-def _misfits(kept: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    return tuple(
-        f"{name}: {tuple(tensor.shape)}, expected {wanted[name]}"
-        for name, tensor in kept.items()
-        if tuple(tensor.shape) != wanted[name]
-    )
 
 
 def _doubts(unused: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from labkit.devices import HOST
 from labkit.errors import BadInput
 from labkit.heads.checkpoints.load import check_complete, target_rows
 from labkit.heads.checkpoints.mtp import FORMAT, VERSION, MtpCheckpoint, judged
@@ -39,7 +40,7 @@ def checkpoint_of_mtp(
             borrowed.append(name)
             del tensors[name]
     kept = {
-        name: tensor.detach().to("cpu", dtype or tensor.dtype).contiguous()
+        name: tensor.detach().to(HOST, dtype or tensor.dtype).contiguous()
         for name, tensor in tensors.items()
     }
     mark = TargetMark(target, target_fingerprint(target_model))
