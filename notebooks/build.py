@@ -60,7 +60,11 @@ def execute(notebook: NotebookNode, folder: Path) -> None:
     """Run every cell in a fresh kernel whose working directory is the notebook's own folder."""
     folder.mkdir(parents=True, exist_ok=True)
     runner = ExecutePreprocessor(
-        timeout=CELL_TIMEOUT, kernel_name="python3", store_widget_state=False, record_timing=False
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        store_widget_state=False,
+        record_timing=False,
+        coalesce_streams=True,  # lines that came late belong to the same output
     )
     runner.preprocess(notebook, {"metadata": {"path": str(folder)}})
 

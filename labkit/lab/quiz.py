@@ -114,10 +114,10 @@ def compare(guess: float | None, measured: float, *, unit: str, lang: str = "en"
 
     Args:
         guess: what the learner typed, None for nothing.
-        measured: shown with one decimal; within a quarter of it a guess counts as close.
+        measured: shown with at most one decimal; within a quarter of it a guess counts as close.
         unit: plural noun, such as "single steps".
     """
-    found = f"{measured:.1f}"
+    found = f"{measured:.1f}".removesuffix(".0")
     if guess is None:
         return Card("…", say("quiz.prediction_missing", lang=lang, measured=found, unit=unit))
     close = abs(guess - measured) <= measured / 4

@@ -48,7 +48,7 @@ for rank, name in enumerate(("none of the four", "likeliest", "second", "third",
 print("same text:", run.tokens == plain.tokens)
 
 # %% [markdown]
-# A chain would have had the row *likeliest* only.
+# A chain holds one guess for this place, so it would have had the row *likeliest* only.
 #
 # ## A tree is two arrays
 #
@@ -74,8 +74,9 @@ print("of these, not in any chain of first choices:", hedged(fixed))
 # %%
 from labkit.viz import draft_tree
 
-number = max(fixed.rounds, key=lambda r: (len(set(r.verified.path) - {1, 4, 7, 9}), r.accepted))
-number = number.index
+# a round that accepted something else than first choices, which are nodes 1, 4, 7 and 9
+best = max(fixed.rounds, key=lambda r: (len(set(r.verified.path) - {1, 4, 7, 9}), r.accepted))
+number = best.index
 draft_tree(fixed, round=number)
 
 # %% [markdown]
@@ -91,11 +92,11 @@ from labkit.tree import DraftTree
 
 drafted = fixed.rounds[number - 1].drafted
 tree = DraftTree(drafted.tokens, drafted.parents)
-print("node  depth  token         sees", *range(len(tree)))
+print(f"node  depth  {'token':12}sees", *range(len(tree)))
 for node, row in enumerate(tree.mask):
     word = repr(lab.token_text(tree.tokens[node]))
     seen = " ".join("■" if sees else "·" for sees in row)
-    print(f"{node:4}  {tree.depths[node]:5}  {word:16.16} ", seen)
+    print(f"{node:4}  {tree.depths[node]:5}  {word:16.16}", seen)
 
 # %% [markdown]
 # This matrix *is* the **tree attention mask**, row by row. Besides, every node sees all of the committed text. In a chain the filled part would be a full triangle.

@@ -35,13 +35,13 @@ ask("06-pair")
 # So the head reads **pairs**: a token, and the state of the token *before* it.
 #
 # ```
-# text      x0    x1    x2    x3          x3 is pending: text already, but the target has not read it
-# states    f0    f1    f2                f2 is what the target computed when it read x2
+# text      x0     x1     x2     x3        x3 is pending: the target has not read it
+# states    f0     f1     f2               f2: what the target computed at x2
 #
-# pairs        (f0,x1)(f1,x2)(f2,x3)      what was expected, and what was really chosen
-# guesses        x2     x3     x4         a pair guesses the token after its own
-# and on                      (g3,x4)     the target's f3 does not exist yet: the head's own g3 stands in
-# guesses                        x5
+# pairs          (f0,x1)(f1,x2)(f2,x3)     what was expected, and what was chosen
+# guesses           x2     x3     x4       the token after the pair's own
+# then                         (g3,x4)     no f3 yet: the head's own g3 stands in
+# guesses                         x5
 # ```
 #
 # With the words of a real run:
@@ -49,10 +49,10 @@ ask("06-pair")
 # %% tags=["nbval-check-output"]
 run = lab.record("Name three colours of the rainbow.", method="ar", max_new_tokens=8)
 ids = [*run.prompt, *run.tokens]
-print("the head reads the state after … and the token …, and guesses …")
+print("state after    token          guess")
 for t in range(len(run.prompt), len(ids) - 1):
     before, here, after = (repr(lab.token_text(i)) for i in ids[t - 1 : t + 2])
-    print(f"                        {before:12}  {here:12}          {after}")
+    print(f"{before:14} {here:14} {after}")
 
 # %% [markdown]
 # ## Exercise: the pairs
@@ -97,17 +97,16 @@ checks.pairs(pairs)
 #
 # EAGLE-1 had to make its own state look like the target's. EAGLE-3 dropped that duty: its state may be whatever helps to guess. The price is that it must *practise* on its own states while it is trained, since nothing else resembles them.
 #
-# The heads for our target, trained on the same text:
+# The heads for our target, trained on the same text. (*Weights per guess* is what must be read for one guess, the scores for all words it knows included.)
 
 # %% tags=["nbval-check-output"]
 for kind, head in heads.items():
-    c = head.config
-    trained = sum(w.numel() for name, w in head.named_parameters() if "embed_tokens" not in name)
-    print(
-        f"{kind:8} reads {'+'.join(c.needs):12} · {c.draft_vocab_size:6,} words · {trained:,} numbers"
-    )
-total = lab.model.config.num_hidden_layers
-print(f"the target: {total} layers of {lab.model.config.hidden_size} numbers; the head: {c.layers}")
+    reads, words = " + ".join(head.config.needs), head.config.draft_vocab_size
+    weights = sum(w.numel() for n, w in head.named_parameters() if "embed_tokens" not in n)
+    print(f"{kind:8} reads {reads:14} · {words:6,} words · {weights:,} weights per guess")
+layers, width = lab.model.config.num_hidden_layers, lab.model.config.hidden_size
+weights = sum(w.numel() for w in lab.model.parameters())
+print(f"target   {layers} layers, states of {width} numbers · {weights:,} weights per token")
 
 # %% [markdown]
 # `h2` is the state after 2 layers; `final` the last one, after the final norm. Fusing is one matrix: it takes the three states side by side and makes one of them.
@@ -168,7 +167,7 @@ for kind, name in {"eagle1": "EAGLE-1", "eagle3": "EAGLE-3", "eagle31": "EAGLE-3
 #
 # **How to read ±.** These are few texts. With other texts of the same kind each number would move, by about the amount behind the ±. When two numbers differ by less than twice that, their order may be chance. Before you believe a ranking, add prompts to the list and run the two cells again.
 #
-# By depth: of the drafts that came so far, how many went on? A level row means that the head is as good on its own guesses as on the target's states.
+# By depth: of the drafts that came so far, how many went on? Bars that stay level mean that the head is as good on its own guesses as on the target's states.
 
 # %%
 from labkit.viz import charts
@@ -314,7 +313,7 @@ faults.measure(lab, prompts[:1], keys=chosen, max_new_tokens=24)
 #
 # ## Summary
 #
-# - An EAGLE head drafts from the target's **states**, which hold more than the text does, and from the **token** that was really chosen: pairs $(f_{t-1}, x_t)$.
+# - An EAGLE head drafts from the target's **states**, which hold more than the text does, and from the **token** that was really chosen: the pair $(f_{t-1},\ x_t)$.
 # - EAGLE-1 imitates states; EAGLE-2 is its head with a dynamic tree; EAGLE-3 fuses three depths, learns on its own guesses, and says fewer words; EAGLE-3.1 adds norms.
 # - q is spread over the target's vocabulary. A word that the head cannot say costs a guess, never the text.
 # - A mean of few rounds has a ±. Look at it before you rank.

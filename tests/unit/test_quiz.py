@@ -121,6 +121,10 @@ def test_a_typed_prediction_is_set_beside_the_measurement(guess, glyph, told):
     assert "1.5 single forwards" in repr(card) or "measured: 1.5" in repr(card)
 
 
+def test_a_whole_number_is_told_as_one():
+    assert "measured: 7." in repr(quiz.compare(3, 7, unit="nodes"))
+
+
 def test_every_sentence_can_be_filled():
     assert say("quiz.check", lang="en") == "Check"
     assert say("checks.not_written", lang="fr", name="f") != say(
