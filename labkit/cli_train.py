@@ -18,6 +18,12 @@ import typer
 from labkit.cli_options import AsJson, Device, Dtype, Model, emit
 from labkit.errors import BadInput
 
+Depth = Annotated[
+    int | None,
+    typer.Option(help="Steps of the training-time test; of parallel heads, how many."),
+]
+Blocks = Annotated[int | None, typer.Option(help="Medusa: residual blocks of each head.")]
+
 train = typer.Typer(help="Train a drafter on text that the target wrote.", no_args_is_help=True)
 
 
@@ -110,13 +116,8 @@ def _trains(kind: str, about: str) -> Callable[..., None]:
             typer.Option(help="Folder for the target's states; heads of one target share it."),
         ] = None,
         draft_vocab: Annotated[int | None, typer.Option(help="Words of the head.")] = None,
-        depth: Annotated[
-            int | None,
-            typer.Option(help="Steps of the training-time test; of parallel heads, how many."),
-        ] = None,
-        blocks: Annotated[
-            int | None, typer.Option(help="Medusa: residual blocks of each head.")
-        ] = None,
+        depth: Depth = None,
+        blocks: Blocks = None,
         learning_rate: Annotated[float | None, typer.Option(help="Its peak.")] = None,
         own_output: Annotated[
             bool, typer.Option("--own-output", help="Train the output rows too, and store them.")

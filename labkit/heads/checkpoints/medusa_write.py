@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.devices import HOST
 from labkit.errors import BadInput
 from labkit.heads.checkpoints.load import check_complete
 from labkit.heads.checkpoints.medusa import (
@@ -46,7 +47,7 @@ def checkpoint_of_medusa(
         if torch.equal(tensors[name], rows.to(tensors[name].device, tensors[name].dtype))
     )
     kept = {
-        name: tensor.detach().to("cpu", dtype or tensor.dtype).contiguous()
+        name: tensor.detach().to(HOST, dtype or tensor.dtype).contiguous()
         for name, tensor in tensors.items()
         if name not in borrowed
     }
@@ -72,7 +73,7 @@ def complete_medusa(checkpoint: MedusaCheckpoint, target_model: Any) -> MedusaCh
         return checkpoint
     check_owner(checkpoint, target_model)
     dtype = getattr(torch, most_common_dtype(checkpoint.tensors))
-    rows = output_rows(target_model, checkpoint.vocab_ids).to("cpu", dtype)
+    rows = output_rows(target_model, checkpoint.vocab_ids).to(HOST, dtype)
     return judged(
         checkpoint.config,
         checkpoint.tensors | {name: rows.clone() for name in checkpoint.borrowed},
