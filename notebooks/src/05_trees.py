@@ -92,11 +92,11 @@ from labkit.tree import DraftTree
 
 drafted = fixed.rounds[number - 1].drafted
 tree = DraftTree(drafted.tokens, drafted.parents)
-print(f"node  depth  {'token':12}sees", *range(len(tree)))
+print(f"node depth  {'token':10}", *range(len(tree)))
 for node, row in enumerate(tree.mask):
     word = repr(lab.token_text(tree.tokens[node]))
     seen = " ".join("■" if sees else "·" for sees in row)
-    print(f"{node:4}  {tree.depths[node]:5}  {word:16.16}", seen)
+    print(f"{node:3} {tree.depths[node]:5}  {word:11.11}", seen)
 
 # %% [markdown]
 # This matrix *is* the **tree attention mask**, row by row. Besides, every node sees all of the committed text. In a chain the filled part would be a full triangle.
@@ -211,11 +211,11 @@ from labkit.drafters.shapes import DynamicTree
 growing = Eagle(head, shape=DynamicTree(top_k=3, nodes=7))
 grown = lab.record(prompt, drafter=growing, draft_length=3, max_new_tokens=32, detail="full")
 most = max(grown.rounds, key=lambda r: (len(r.drafted.considered), r.accepted)).index
-print("number  after  token          confidence  node")
+print("no after  token       confidence  node")
 for i, (token, parent, sure, node) in enumerate(grown.rounds[most - 1].drafted.considered):
     kept = str(node) if node >= 0 else "pruned"
     if i:
-        print(f"{i:6}  {parent:5}  {lab.token_text(token)!r:16.16} {sure:8.3f}  {kept}")
+        print(f"{i:2} {parent:5}  {lab.token_text(token)!r:13.13} {sure:8.3f}  {kept}")
 
 # %%
 ask("05-kept")
