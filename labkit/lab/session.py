@@ -22,7 +22,7 @@ from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
 from labkit.drafters.ngram import NGram
 from labkit.drafters.nothing import Nothing
-from labkit.drafters.shapes import Shape
+from labkit.drafters.shapes import Chain, Shape
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.events import AnyEvent
 from labkit.heads.draft_checkpoint import load_draft_checkpoint
@@ -166,6 +166,9 @@ class Lab:
         return self._drafters[method]
 
     def _on_states(self, method: str) -> Drafter:
+        row = HEADS[method]
+        shape = self.shape or row.shape
+        self._check_shape(method, shape)
         dtype, device = self.loaded.dtype, self.loaded.device
         head = head_for(
             method,
@@ -178,9 +181,18 @@ class Lab:
         )
         if self.loaded.linear == "skinny":
             use_skinny_linear(head)
-        row = HEADS[method]
-        shape = self.shape or row.shape
         return row.drafter(head, shape=shape, confidence=self.confidence, name=method)
+
+    def _check_shape(self, method: str, shape: Shape) -> None:
+        count = self.target.recurrent_layers
+        if count and not isinstance(shape, Chain):
+            raise BadInput(
+                f"drafts of method {method!r}",
+                expected=f"chains: {count} layer{'s' * (count > 1)} of the target cannot undo "
+                "a rejected branch",
+                got=f"a tree ({type(shape).__name__})",
+                next_step="ask for chains (--chain, or shape=Chain())",
+            )
 
     def target_for(self, drafter: Drafter) -> Target:
         """The target that brings what this drafter needs: one for all that need nothing, and one

@@ -6,67 +6,26 @@ MiMo's settings and classes: XiaomiMiMo/MiMo-7B-RL, ``config.json`` and ``modeli
 """
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import mtp_files
 import pytest
 import torch
 from helpers import greedy_reference, prompt_of, run
 from safetensors.torch import load_file, save_file
 from test_load import from_gguf, gguf  # noqa: F401  (a tokenizer)
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from labkit import toy
 from labkit.drafters.ngram import NGram
-from labkit.errors import BadCheckpoint, UnsupportedModel
+from labkit.drafters.shapes import DynamicTree
+from labkit.errors import BadCheckpoint, BadInput, UnsupportedModel
 from labkit.lab import presets
 from labkit.lab.load import LoadedModel, load_model
+from labkit.lab.session import Lab
 from labkit.target import Target
 
-H, INTER, V = 32, 64, 64
 PROMPT = prompt_of(9)
-
-
-def layer(prefix: str, *, gated: int, norms: bool, bias: bool) -> dict[str, tuple[int, ...]]:
-    """A decoder layer with 4 heads of 8 and 2 key-value heads; ``gated``: queries per head."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (H,),
-        "post_attention_layernorm.weight": (H,),
-        "self_attn.q_proj.weight": (32 * gated, H),
-        "self_attn.k_proj.weight": (16, H),
-        "self_attn.v_proj.weight": (16, H),
-        "self_attn.o_proj.weight": (H, 32),
-        "mlp.gate_proj.weight": (INTER, H),
-        "mlp.up_proj.weight": (INTER, H),
-        "mlp.down_proj.weight": (H, INTER),
-    }
-    if norms:
-        shapes |= {"self_attn.q_norm.weight": (8,), "self_attn.k_norm.weight": (8,)}
-    if bias:
-        shapes |= {f"self_attn.{n}_proj.bias": (w,) for n, w in (("q", 32), ("k", 16), ("v", 16))}
-    return {prefix + name: shape for name, shape in shapes.items()}
-
-
-QWEN = {
-    "mtp.pre_fc_norm_embedding.weight": (H,),
-    "mtp.pre_fc_norm_hidden.weight": (H,),
-    "mtp.fc.weight": (H, 2 * H),
-    "mtp.norm.weight": (H,),
-    **layer("mtp.layers.0.", gated=2, norms=True, bias=False),
-}
-_MIMO = "model.mtp_layers.0."
-MIMO = {
-    _MIMO + "token_layernorm.weight": (H,),
-    _MIMO + "hidden_layernorm.weight": (H,),
-    _MIMO + "input_proj.weight": (H, 2 * H),
-    _MIMO + "final_layernorm.weight": (H,),
-    **layer(_MIMO, gated=1, norms=False, bias=True),
-}
-
-
-def random(shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
 def write(
@@ -89,7 +48,7 @@ def write(
 
 def qwen(folder: Path, tokenizer: Any, **changes: Any) -> tuple[Path, Any]:
     """As Qwen3.5's dense models: a vision tower beside the language model, tied output rows."""
-    model = toy.tiny("qwen3_5", layers=4)
+    model = deepcopy(mtp_files.target("hybrid"))
     model.lm_head.weight.data.copy_(model.model.embed_tokens.weight)
     text = {k: v for k, v in model.config.to_dict().items() if k != "architectures"}
     text |= {"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1, "tie_word_embeddings": True}
@@ -108,20 +67,14 @@ def qwen(folder: Path, tokenizer: Any, **changes: Any) -> tuple[Path, Any]:
         if name != "lm_head.weight"
     }
     tower = {"model.visual.patch_embed.proj.weight": torch.ones(16, 3, 2, 16, 16)}
-    return write(folder, config | changes, own | tower | random(QWEN), tokenizer), model
+    return write(
+        folder, config | changes, own | tower | mtp_files.weights("qwen"), tokenizer
+    ), model
 
 
 def mimo(folder: Path, tokenizer: Any, **changes: Any) -> tuple[Path, Any]:
     """As MiMo-7B: model type and classes of its own, in files that must not run."""
-    base = Qwen2Config(
-        vocab_size=V, hidden_size=H, intermediate_size=INTER, num_hidden_layers=3,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
-        initializer_range=0.2, tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "rope_theta": 640000.0},
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Qwen2ForCausalLM(base).eval().requires_grad_(False)
+    model = mtp_files.target("mimo")
     config = {
         "architectures": ["MiMoForCausalLM"],
         "auto_map": {
@@ -134,31 +87,32 @@ def mimo(folder: Path, tokenizer: Any, **changes: Any) -> tuple[Path, Any]:
         "eos_token_id": 2,
         "head_dim": 8,
         "hidden_act": "silu",
-        "hidden_size": H,
+        "hidden_size": mtp_files.WIDE,
         "initializer_range": 0.02,
-        "intermediate_size": INTER,
+        "intermediate_size": mtp_files.INNER,
         "max_position_embeddings": 512,
-        "max_window_layers": 3,
+        "max_window_layers": 2,
         "model_type": "mimo",
         "num_attention_heads": 4,
-        "num_hidden_layers": 3,
+        "num_hidden_layers": 2,
         "num_key_value_heads": 2,
         "num_nextn_predict_layers": 1,
         "rms_norm_eps": 1e-06,
-        "rope_theta": 640000,
+        "rope_theta": 10000,
         "sliding_window": None,
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
         "use_sliding_window": False,
-        "vocab_size": V,
+        "vocab_size": mtp_files.VOCAB,
     }
-    written = write(folder, config | changes, model.state_dict() | random(MIMO), tokenizer)
+    tensors = model.state_dict() | mtp_files.weights("mimo")
+    written = write(folder, config | changes, tensors, tokenizer)
     for name in ("configuration_mimo.py", "modeling_mimo.py"):
         (folder / name).write_text(f"open({str(folder / 'ran')!r}, 'w')\n")
     return written, model
 
 
-MAKERS = {"qwen": (qwen, QWEN), "mimo": (mimo, MIMO)}
+MAKERS = {"qwen": qwen, "mimo": mimo}
 kinds = pytest.mark.parametrize("kind", MAKERS)
 
 
@@ -171,7 +125,7 @@ def tokenizer(from_gguf: LoadedModel) -> Any:  # noqa: F811
 def test_the_target_loads_and_decodes_as_its_plain_model(
     kind: str, tokenizer: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    make, _ = MAKERS[kind]
+    make = MAKERS[kind]
     folder, plain = make(tmp_path / "model", tokenizer)
     loaded = load_model(folder, device="cpu", dtype="float32", linear="plain")
     assert capfd.readouterr() == ("", "")
@@ -183,32 +137,32 @@ def test_the_target_loads_and_decodes_as_its_plain_model(
     target = Target(loaded.model)
     text = greedy_reference(plain, PROMPT, 12)
     assert run(target, NGram(), PROMPT, max_new_tokens=12, draft_length=3).tokens == text
-    assert target.recurrent_layers == (2 if kind == "qwen" else 0)
+    assert target.recurrent_layers == (1 if kind == "qwen" else 0)
 
 
 @kinds
 def test_its_modules_stay_where_they_are_and_are_named(
     kind: str, tokenizer: Any, tmp_path: Path
 ) -> None:
-    make, modules = MAKERS[kind]
+    make = MAKERS[kind]
     folder, _ = make(tmp_path / "model", tokenizer)
     loaded = load_model(folder, device="cpu")
     assert loaded.path == folder
     others = {name for name in loaded.beside if not name.startswith("model.visual.")}
-    assert others == set(modules)
+    assert others == set(mtp_files.NAMES[kind])
     # unused means unused: no parameter of the model comes from them
     assert not any("mtp" in name or "visual" in name for name in loaded.model.state_dict())
     stored = {n: t for file in folder.glob("*.safetensors") for n, t in load_file(file).items()}
-    assert all(torch.equal(stored[name], t) for name, t in random(modules).items())
+    assert all(torch.equal(stored[name], t) for name, t in mtp_files.weights(kind).items())
 
 
 def test_qwen_has_fifteen_tensors_in_its_module() -> None:
-    assert len(QWEN) == 15  # as published, e.g. guru87/Qwen3.5-2B-MTP
+    assert len(mtp_files.QWEN_NAMES) == 15  # as published, e.g. guru87/Qwen3.5-2B-MTP
 
 
 def test_mimo_reads_its_settings(tokenizer: Any, tmp_path: Path) -> None:
     """Negative control of the parity above: another base of the rotation is another model."""
-    folder, plain = mimo(tmp_path / "model", tokenizer, rope_theta=10000)
+    folder, plain = mimo(tmp_path / "model", tokenizer, rope_theta=640000)
     loaded = load_model(folder, device="cpu")
     ids = torch.tensor([PROMPT])
     assert not torch.allclose(loaded.model(ids).logits, plain(ids).logits, atol=1e-3)
@@ -226,13 +180,35 @@ def test_another_type_with_code_of_its_own_is_still_refused(tokenizer: Any, tmp_
 def test_a_weight_that_is_missing_is_not_filled_with_random_numbers(
     kind: str, tokenizer: Any, tmp_path: Path
 ) -> None:
-    make, _ = MAKERS[kind]
+    make = MAKERS[kind]
     folder, _ = make(tmp_path / "model", tokenizer)
     for file in folder.glob("*.safetensors"):
         kept = {n: t for n, t in load_file(file).items() if "layers.1.mlp.up_proj" not in n}
         save_file(kept, file, {"format": "pt"})
     with pytest.raises(BadCheckpoint, match=r"layers\.1\.mlp\.up_proj"):
         load_model(folder, device="cpu")
+
+
+@kinds
+def test_the_modules_draft_for_their_own_target(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    folder, plain = MAKERS[kind](tmp_path / "model", tokenizer)
+    bench = Lab(load_model(folder, device="cpu", dtype="float32", linear="plain"))
+    trace = bench.record(PROMPT, method="mtp", max_new_tokens=12, eos=None)
+    assert trace.tokens == greedy_reference(plain, PROMPT, 12)
+    assert sum(len(r.drafted.tokens) - 1 for r in trace.rounds) > 12
+
+
+@pytest.mark.parametrize(
+    ("method", "shape"), [("medusa", None), ("eagle2", None), ("mtp", DynamicTree())]
+)
+def test_trees_for_a_hybrid_target_are_refused_before_a_head_is_read(
+    method: str, shape: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    folder, _ = qwen(tmp_path / "model", tokenizer)
+    bench = Lab(load_model(folder, device="cpu"), shape=shape, head=str(tmp_path / "no head"))
+    with pytest.raises(BadInput, match=r"expected chains.*1 layer.*--chain"):
+        bench.record(PROMPT, method=method)
+    assert bench.target.forwards == 0
 
 
 # --- presets --------------------------------------------------------------------------------------
