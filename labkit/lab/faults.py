@@ -82,9 +82,14 @@ def drafter(lab: Lab, key: str, *, method: str = "eagle3", head: EagleHead | Non
 def available(
     lab: Lab, *, method: str = "eagle3", head: EagleHead | None = None
 ) -> tuple[str, ...]:
-    """Keys of the faults that this head can have."""
+    """Keys of the faults that this head can have, with this tokenizer."""
     head, layers = head or _head_of(lab, method), _layers(lab)
-    return tuple(key for key, fault in GALLERY.items() if fault.exists(head, layers))
+    template = bool(lab.tokenizer.chat_template)
+    return tuple(
+        key
+        for key, fault in GALLERY.items()
+        if fault.exists(head, layers) and (template or fault.chat)
+    )
 
 
 def _head_of(lab: Lab, method: str) -> EagleHead:
@@ -160,8 +165,9 @@ class Costs:
     @property
     def sentence(self) -> str:
         healthy, *faulty = self.rows
+        count = "1 prompt" if self.prompts == 1 else f"{self.prompts} prompts"
         told = (
-            f"{self.head}, {self.prompts} prompts of at most {self.max_new_tokens} new tokens, "
+            f"{self.head}, {count} of at most {self.max_new_tokens} new tokens, "
             f"chains of {self.draft_length}: the healthy head makes "
             f"{healthy.mean_accepted_length:.2f} tokens per round."
         )
@@ -173,7 +179,8 @@ class Costs:
         if others:
             told += " Another text came out under: " + ", ".join(others) + "."
         elif compared:
-            told += f" The text is the same, token for token, under all {len(compared)} of them."
+            under = "it" if len(compared) == 1 else f"all {len(compared)} of them"
+            told += f" The text is the same, token for token, under {under}."
         return told
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
@@ -211,7 +218,8 @@ def measure(
     Args:
         prompts: texts, put into the chat template (but for the fault that leaves it out), or
             token ids, taken as they are.
-        keys: which faults; None: all that this head can have.
+        keys: which faults; None: all that this head can have, the missing template only where
+            there are texts to put into one.
         method, head: as of `drafter`.
         draft_length: guesses per round.
 
@@ -220,8 +228,10 @@ def measure(
     """
     require(bool(prompts), "prompts", "at least one", list(prompts))
     head = head or _head_of(lab, method)
-    chosen = available(lab, head=head) if keys is None else tuple(keys)
-    drafters = {key: drafter(lab, key, head=head) for key in (HEALTHY, *chosen)}
+    if keys is None:
+        texts_given = all(isinstance(prompt, str) for prompt in prompts)
+        keys = [key for key in available(lab, head=head) if texts_given or GALLERY[key].chat]
+    drafters = {key: drafter(lab, key, head=head) for key in (HEALTHY, *keys)}
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "draft_length": draft_length}
     lab.config(**settings)
     texts: list[tuple[int, ...]] = []

@@ -103,7 +103,7 @@ _READING = (
         found_by="`labkit inspect`, which names both readings of the ids; and the states "
         "themselves, which must be transformers' `hidden_states[k]` bit for bit.",
         heads=_THREE,
-        exists=_version_3,
+        exists=lambda head, layers: _version_3(head, layers) and min(head.config.boundaries) > 0,
         drafter=_head(partial(make.layers_off, by=-1)),
     ),
     Fault(

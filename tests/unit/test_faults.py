@@ -483,8 +483,11 @@ def test_a_switch_that_a_head_lacks_is_no_fault_of_it(lab: Lab) -> None:
     assert "fuse_norm_dropped" not in found  # EAGLE-3 has none
     assert "d2t_absolute" not in found  # it has all words
     assert {"feedback_flipped", "residual_flipped", "layers_late"} <= set(found)
-    deepest = head_config(model(), 3, boundaries=(2, 4, 8))
-    assert "layers_late" not in faults.available(lab, head=random_head(deepest, model()))
+    ends = random_head(head_config(model(), 3, boundaries=(0, 4, 8)), model())
+    assert not {"layers_early", "layers_late"} & set(faults.available(lab, head=ends))
+    assert "no_template" in found
+    bare = Lab(replace(lab.loaded, tokenizer=Words()))
+    assert "no_template" not in faults.available(bare, head=plain)
 
 
 def test_the_head_of_a_method_is_taken(lab: Lab, tmp_path: Path) -> None:
