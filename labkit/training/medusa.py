@@ -184,4 +184,5 @@ def recipe_with(kind: str, /, **changes: Any) -> MedusaRecipe:
     one = recipe.kind == MEDUSA or recipe.layers == 1
     require(one, "recipe's layers", f"1 for {META}, whose heads are one layer each", recipe.layers)
     check_recipe(recipe)
-    return recipe
+    # no draft is deeper than there are heads
+    return replace(recipe, draft_length=min(recipe.draft_length, recipe.depth))

@@ -314,6 +314,32 @@ def test_acceptance_is_what_the_logits_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["medusa", "meta"])
+def test_chains_on_a_target_with_recurrent_layers(kind: str) -> None:
+    """Whose states of accepted tokens are those of a second reading."""
+    hybrid = tiny("qwen3_5", layers=3)
+    heads = random_heads(medusa_config(hybrid, kind, heads=3), hybrid)
+    options = {"max_new_tokens": 14, "draft_length": 3}
+    target = Target(hybrid, needs=heads.config.needs)
+    trace = run(target, Medusa(heads), prompt_of(9), **options)
+    assert trace.tokens == run(Target(hybrid), Nothing(), prompt_of(9), max_new_tokens=14).tokens
+    text = [*prompt_of(9)]
+    for record in trace.rounds:
+        with torch.inference_mode():
+            out = hybrid(torch.tensor([text]), output_hidden_states=True, use_cache=False)
+        state = out.hidden_states[-1][:, :-1]
+        n = state.shape[1]
+        made = heads(
+            state,
+            positions=torch.arange(n)[None],
+            kv=heads.cache(),
+            mask=torch.ones(n, n, dtype=torch.bool).tril(),
+        )
+        best = heads.logits(made[0, -1]).argmax(-1).tolist()
+        assert list(record.drafted.tokens[1:]) == best[: record.drafted.limit]
+        text += record.committed.tokens
+
+
+@pytest.mark.parametrize("kind", ["medusa", "meta"])
 def test_untrained_heads_say_the_target_s_next_token_again(kind: str) -> None:
     """As published: residual parts start at nothing, outputs at the target's rows."""
     config = medusa_config(model(), kind, heads=K)

@@ -211,6 +211,11 @@ def test_output_layers_of_their_own_are_trained_and_stored(target, data, states,
     assert torch.equal(target.get_output_embeddings().weight, rows)  # the target's own stay
 
 
+def test_acceptance_is_told_for_as_many_depths_as_there_are_heads():
+    assert recipe_with("medusa", depth=2).draft_length == 2
+    assert recipe_with("medusa", depth=6, draft_length=5).draft_length == 5
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "named"),
     [

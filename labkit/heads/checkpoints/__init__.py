@@ -1,6 +1,7 @@
 """Public checkpoint formats of EAGLE heads: read, judge, complete, write.
 
-Owns: SafeAILab, SpecForge, speculators, ModelOpt (both layouts), TorchSpec and NeMo files.
+Owns: SafeAILab, SpecForge, speculators, ModelOpt (both layouts), TorchSpec and NeMo files; heads of
+other kinds have modules of their own: ``mtp`` and ``mtp_write``, ``medusa`` and ``medusa_write``.
 Does not know: drafting, decoding, training.
 Invariants: safetensors only; tensors keep their bytes; whatever a file leaves open is named in its
 report, never guessed in silence; a head is handed out whole or not at all.
