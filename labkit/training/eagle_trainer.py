@@ -7,7 +7,8 @@ output.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from labkit.heads.eagle import EagleHead, head_config
 from labkit.training.data import Row
-from labkit.training.features import Features
+from labkit.training.features import FINAL, FeatureBatch, Features
 from labkit.training.head_trainer import HeadRecipe, HeadTrainer
 from labkit.training.parallel import Ranks
 
@@ -42,6 +43,8 @@ class EagleRecipe(HeadRecipe):
     token_weight: float = 0.1
     noise: float = 0.2
 
+
+_SIZED_ROWS = 64
 
 RECIPES: dict[str, EagleRecipe] = {
     "eagle1": EagleRecipe(version=1),
@@ -111,6 +114,55 @@ def _pass_through(head: EagleHead, *, spread: float) -> None:
         last.weight.zero_()
 
 
+class UnitStates(Features):
+    """The states of ``features`` that a head fuses, each divided by its typical size.
+
+    EAGLE-3 mixes raw states, and late ones are many times larger than early ones: a step of the
+    optimiser that suits the weights of one moves the sum by far too much through those of another.
+    So ``fc`` is trained on states of unit size, and its columns are divided by the sizes when it is
+    kept. Sizes are powers of two, so that this changes no bit of any weight's mantissa.
+
+    Attributes:
+        sizes: by name; the final state, which only gives the target's law, stays as it is.
+    """
+
+    def __init__(self, features: Features, rows: Sequence[Row]) -> None:
+        self.__dict__.update(features.__dict__)
+        self.sizes = {
+            name: float(
+                _typical([features.states(row, name) for row in rows]).log2().round().exp2()
+            )
+            for name in features.needs
+            if name != FINAL
+        }
+
+    def batch(
+        self, rows: Sequence[Row], *, needs: Sequence[str], device: torch.device | str
+    ) -> FeatureBatch:
+        found = super().batch(rows, needs=needs, device=device)
+        states = {name: s / self.sizes.get(name, 1.0) for name, s in found.states.items()}
+        return replace(found, states=states)
+
+
+def _typical(states: Sequence[Tensor]) -> Tensor:
+    """Root mean square of the median token: a text's first one is like no other."""
+    return torch.cat([s.float().pow(2).mean(-1) for s in states]).median().sqrt()
+
+
+def _keep_for_raw_states(
+    states: UnitStates, head: EagleHead, out: Path, *, keep: Callable[[EagleHead, Path], None]
+) -> None:
+    width = head.config.target_hidden_size
+    sizes = head.fc.weight.new_tensor([states.sizes[name] for name in head.config.needs])
+    columns = sizes.repeat_interleave(width)
+    with torch.no_grad():
+        head.fc.weight.div_(columns)
+        try:
+            keep(head, out)
+        finally:
+            head.fc.weight.mul_(columns)  # exact: powers of two
+
+
 class EagleTrainer(HeadTrainer):
     """`HeadTrainer` of a new EAGLE head; ``boundaries`` as of `new_head`."""
 
@@ -126,10 +178,14 @@ class EagleTrainer(HeadTrainer):
         boundaries: Sequence[int] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
+        states = features
+        if recipe.version == 3 and not recipe.fc_norm:
+            unit = UnitStates(features, rows[:_SIZED_ROWS])
+            states, keep = unit, partial(_keep_for_raw_states, unit, keep=keep)
         super().__init__(
             target_model,
             rows,
-            features,
+            states,
             recipe=recipe,
             seed=seed,
             keep=keep,

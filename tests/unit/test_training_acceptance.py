@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from helpers import run
-from test_training_eagle import a_trainer, data, states, target  # noqa: F401 (fixtures)
+from test_training_eagle import a_trainer, data, kept, states, target  # noqa: F401 (fixtures)
 
 from labkit.drafters.eagle import Eagle
 from labkit.metrics import acceptance_by_depth
@@ -65,7 +65,7 @@ def test_first_guesses_are_right_as_often_as_training_says(target, data, states)
     for step in range(70):
         trainer.step(step / 70)
     measured = trainer.measure()
-    head = trainer.head.eval()
+    head = kept(trainer).eval()
     traces = [
         run(
             Target(target, needs=head.config.needs),

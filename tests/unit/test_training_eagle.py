@@ -1,5 +1,6 @@
 """Training heads: the loss by its definition, resumption to the bit, what is saved and refused."""
 
+import copy
 import hashlib
 import json
 import os
@@ -93,8 +94,15 @@ def a_trainer(target, data, states, kind, **changes):
         cache_features(target, rows, needs=NEEDS, folder=states),
         recipe=recipe_with(kind, **SMALL | changes),
         seed=0,
-        keep=lambda head, folder: None,
+        keep=lambda head, folder: folder.append(copy.deepcopy(head)),
     )
+
+
+def kept(trainer):
+    """The head as it would be written: for the target's states as they are."""
+    heads: Any = []
+    trainer.save_weights(heads)
+    return heads[0]
 
 
 def shaken(trainer):
@@ -116,7 +124,7 @@ def law_of(target, final, ids):
 
 def slow_loss(trainer, target, row, features):
     """EAGLE-3 by its definition: a drafter at each position, one step after the other."""
-    head, recipe = trainer.head, trainer.recipe
+    head, recipe = kept(trainer), trainer.recipe
     text = row.prompt + row.reply
     states = [features.states(row, name).float() for name in head.config.needs]
     final = features.states(row, "final").float()
@@ -156,7 +164,7 @@ def test_the_loss_is_that_of_a_drafter_at_every_position(target, data, states, k
     said = [t in trainer.vocab_ids.tolist() for row in trainer.rows.train for t in row.reply]
     assert 0 < sum(said) < len(said)  # some positions count, some do not
     for row in trainer.rows.train[:4]:
-        batch = features.batch([row], needs=NEEDS, device="cpu")
+        batch = trainer._features.batch([row], needs=NEEDS, device="cpu")
         with torch.no_grad():
             fast, slow = trainer.loss(batch, depth=3), slow_loss(trainer, target, row, features)
         torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
@@ -289,7 +297,7 @@ def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(target, data, s
     assert before.mean_accepted_length < 2.0
     assert after.first > 0.9, after
     assert after.mean_accepted_length > 3.5, after
-    live = live_acceptance(target, trainer.head.eval(), few, draft_length=4)
+    live = live_acceptance(target, kept(trainer).eval(), few, draft_length=4)
     assert live == pytest.approx(after.mean_accepted_length, rel=0.02)
 
 
@@ -466,7 +474,7 @@ def test_two_processes_train_one_head(target, data, states, tmp_path):
     assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
 
     alone = a_trainer(target, data, states, "eagle3")
-    features = cache_features(target, rows_of(data), needs=NEEDS, folder=states)
+    features = alone._features
     even = len(alone._batches) - len(alone._batches) % 2
     assert even >= 6
     batches = list(alone._batches)
@@ -519,6 +527,34 @@ def test_convert_adds_a_head_to_any_target(family, kind):
     assert list(trace.tokens) == ids[0, 4:].tolist()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert head.embed_tokens.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+
+
+def test_raw_states_are_trained_at_one_size_and_the_kept_head_reads_them_as_they_are(
+    target, data, states, tmp_path
+):
+    """A late state a hundred times as large changes nothing of the training, and of the kept head
+    only that state's columns of ``fc``, by powers of two; keeping leaves no trace in the weights.
+    """
+    rows = rows_of(data)
+    features = cache_features(target, rows, needs=NEEDS, folder=states)
+    trainer = shaken(a_trainer(target, data, states, "eagle3"))
+    sizes = trainer._features.sizes
+    for name in ("h2", "h4", "h5"):
+        found = torch.cat([features.states(row, name).float() for row in rows])
+        typical = float(found.pow(2).mean(-1).median().sqrt())
+        assert 0.7 < typical / sizes[name] < 1.42
+        assert sizes[name] == 2.0 ** round(torch.tensor(sizes[name]).log2().item())
+    before = {name: p.clone() for name, p in trainer.trained.items()}
+    head, width = kept(trainer), 32
+    for name, weight in trainer.trained.items():
+        assert torch.equal(weight, before[name])
+    for place, name in enumerate(("h2", "h4", "h5")):
+        ours = trainer.head.fc.weight[:, place * width : (place + 1) * width]
+        theirs = head.fc.weight[:, place * width : (place + 1) * width]
+        assert torch.equal(theirs * sizes[name], ours)
+    # EAGLE-3.1 norms the states itself
+    plain = a_trainer(target, data, states, "eagle31")
+    assert torch.equal(kept(plain).fc.weight, plain.head.fc.weight)
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "eagle31"])
