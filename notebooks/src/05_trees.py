@@ -14,7 +14,7 @@ labkit.setup()
 from labkit.lab.session import open_lab
 
 lab = open_lab(dtype="float32")
-head = lab.drafter("eagle3").head
+head = lab.drafter("eagle31").head
 
 # %% [markdown]
 # ## One wrong guess loses the rest
@@ -181,7 +181,7 @@ questions = [
     "Write a short letter to a teacher.",
     "What is 15 % of 80?",
 ]
-texts = [lab.record(q, method="eagle3", max_new_tokens=40) for q in questions] + [plain]
+texts = [lab.record(q, method="eagle31", max_new_tokens=40) for q in questions] + [plain]
 print("tokens to rehearse on:", sum(len(text.tokens) for text in texts))
 
 # %%
@@ -190,7 +190,7 @@ from labkit.viz import charts
 
 wide = Eagle(head, shape=StaticTree(((0,), (1,), (2,), (0, 0), (0, 1), (0, 0, 0))))
 runs = [rehearse(lab, text, drafter=wide, draft_length=3) for text in texts]
-charts.calibration({"EAGLE-3": calibration(*runs)})
+charts.calibration({"EAGLE-3.1": calibration(*runs)})
 
 # %% [markdown]
 # On the line, the head is as sure as it should be. Below it, it promises too much. Either way: is a guess with more confidence accepted more often?
