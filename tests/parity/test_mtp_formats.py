@@ -84,7 +84,7 @@ def of_transformers(own: MtpModel, model: Any, tokens: list[int]) -> tuple[list[
     ids, rows, _ = own(
         input_ids=torch.tensor([tokens[1:]]),
         last_hidden_states=states(model, tokens)["final"][None, :-1],
-        attention_mask=None,
+        attention_mask=torch.ones(1, len(tokens) - 1),  # 5.15 shifts it, and uses it for nothing
         position_ids=torch.arange(1, len(tokens))[None],
         mtp_cache=MtpCache(config=model.config.get_mtp_config()),
         logits_processor=LogitsProcessorList(),
