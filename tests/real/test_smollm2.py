@@ -5,11 +5,12 @@ at a time and without a cache. Kernels round differently from CPU to CPU and wit
 rows; `first_difference` judges where texts part, and the float32 texts here stay far from any tie.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,8 +21,11 @@ from odds import missed, p_value
 from labkit.config import DecodeConfig
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
+from labkit.drafters.eagle import Eagle
 from labkit.drafters.ngram import NGram
 from labkit.drafters.nothing import Nothing
+from labkit.drafters.shapes import Chain, DynamicTree, Shape, StaticTree
+from labkit.heads.eagle import random_head
 from labkit.kernels import use_plain_linear, use_skinny_linear
 from labkit.lab.compare import first_difference
 from labkit.lab.load import load_model
@@ -95,8 +99,37 @@ def test_the_reference_is_nowhere_near_a_tie(lab: Lab, reference: Reference) -> 
     assert float((ours - reference.logits).abs().max()) < ROOM / 10
 
 
+# name: head, shape of the draft
+HEADS: dict[str, tuple[str, Shape]] = {
+    "eagle1": ("eagle1", Chain()),
+    "eagle2": ("eagle1", DynamicTree(top_k=3, nodes=7)),
+    "eagle3": ("eagle3", Chain()),
+    "eagle3 tree": ("eagle3", DynamicTree(top_k=3, nodes=7)),
+    "eagle31": ("eagle31", Chain()),
+    "eagle31 tree": ("eagle31", DynamicTree(top_k=3, nodes=7)),
+    "eagle31 random": ("eagle31", DynamicTree(top_k=3, nodes=7)),
+    "eagle31 ruined": ("eagle31", DynamicTree(top_k=3, nodes=7)),
+}
+
+
+def with_head(lab: Lab, kind: str) -> Eagle:
+    """A head that ships, or one of its shape with weights that nobody trained, or its own upside
+    down."""
+    method, shape = HEADS[kind]
+    head = cast(Eagle, lab.drafter(method)).head
+    if kind.endswith("random"):
+        head = random_head(head.config, lab.model, seed=1, vocab_ids=head.vocab_ids)
+    if kind.endswith("ruined"):
+        head = copy.deepcopy(head)
+        for weight in head.layers.parameters():
+            weight.data.mul_(-1)
+    return Eagle(head, shape=shape)
+
+
 def made(lab: Lab, kind: str, reference: Reference) -> Drafter:
     start, vocab_size = len(reference.prompt), lab.target.vocab_size
+    if kind in HEADS:
+        return with_head(lab, kind)
     if kind == "ruined":
         return never_right(reference.text, start=start, vocab_size=vocab_size)
     if kind == "tree":
@@ -106,12 +139,13 @@ def made(lab: Lab, kind: str, reference: Reference) -> Drafter:
     return {"nothing": Nothing, "ngram": NGram, "draft": lambda: lab.drafter("draft")}[kind]()
 
 
-@pytest.mark.parametrize("kind", ["nothing", "ngram", "draft", "self", "ruined", "tree"])
+@pytest.mark.parametrize("kind", ["nothing", "ngram", "draft", "self", "ruined", "tree", *HEADS])
 def test_greedy_text_is_that_of_plain_decoding(lab: Lab, kind: str, reference: Reference) -> None:
     prompt, text = reference.prompt, reference.text
+    drafter = made(lab, kind, reference)
     trace = run(
-        lab.target,
-        made(lab, kind, reference),
+        lab.target_for(drafter),
+        drafter,
         prompt,
         max_new_tokens=len(text),
         draft_length=GAMMA,
@@ -121,6 +155,18 @@ def test_greedy_text_is_that_of_plain_decoding(lab: Lab, kind: str, reference: R
     if kind == "self":
         assert acceptance(trace).rate == 1.0
         assert trace.sources == (*["draft"] * GAMMA, "target") * (len(text) // (GAMMA + 1))
+
+
+def test_trained_heads_are_right_more_often_than_others(lab: Lab) -> None:
+    """The text cannot tell them apart; acceptance can."""
+    accepted = {}
+    for kind in HEADS:
+        drafter = with_head(lab, kind)
+        ids = lab.tokens(QUESTION)
+        trace = run(lab.target_for(drafter), drafter, ids, max_new_tokens=40, draft_length=3)
+        accepted[kind] = acceptance(trace).accepted
+    untrained = max(accepted.pop("eagle31 random"), accepted.pop("eagle31 ruined"))
+    assert untrained < min(accepted.values()), accepted
 
 
 def test_an_engine_that_errs_is_no_near_tie(lab: Lab, reference: Reference) -> None:
@@ -141,12 +187,13 @@ def half() -> Lab:
     return Lab(load_model(dtype="bfloat16", device="cpu"))
 
 
-@pytest.mark.parametrize("method", ["ngram", "draft"])
+@pytest.mark.parametrize("method", ["ngram", "draft", "eagle2", "eagle31"])
 def test_bfloat16_texts_part_only_at_near_ties(half: Lab, method: str) -> None:
     """The same text, or at the first difference the two logits lie within two bfloat16 steps."""
     ids = half.tokens(QUESTION)
     plain = run(half.target, Nothing(), ids, max_new_tokens=40).tokens
-    drafted = run(half.target, half.drafter(method), ids, max_new_tokens=40).tokens
+    drafter = half.drafter(method)
+    drafted = run(half.target_for(drafter), drafter, ids, max_new_tokens=40).tokens
     found = first_difference(half.target, ids, plain, drafted)
     assert found is None or found.verdict == "near tie", str(found)
 
@@ -171,10 +218,11 @@ WRONG = ("always accept", "p and q swapped", "residual replaced by p")
 Law = dict[tuple[int, ...], float]
 
 
-def sampled(lab: Lab, rng: Rng) -> Any:
+def sampled(lab: Lab, rng: Rng, drafter: Drafter | None = None) -> Any:
+    drafter = drafter or lab.drafter("draft")
     return run(
-        lab.target,
-        lab.drafter("draft"),
+        lab.target_for(drafter),
+        drafter,
         one_word(lab),
         rng=rng,
         max_new_tokens=2,
@@ -208,6 +256,14 @@ def test_every_course_of_a_run_together_gives_the_law(lab: Lab, law: Law) -> Non
     """Exact: every draw and accept test is tried with its probability, on the real model, with the
     draft model that comes with it; what is left is float32 rounding."""
     assert distance(exact_law(lambda rng: sampled(lab, rng).tokens), law) < 1e-4
+
+
+@pytest.mark.parametrize("shape", [Chain(), StaticTree(((0,), (1,)))], ids=["chain", "tree"])
+@pytest.mark.parametrize("method", ["eagle1", "eagle3", "eagle31"])
+def test_heads_that_ship_keep_the_law(lab: Lab, law: Law, method: str, shape: Shape) -> None:
+    """Exact, as above; the tree draws two siblings without replacement."""
+    drafter = Eagle(cast(Eagle, lab.drafter(method)).head, shape=shape)
+    assert distance(exact_law(lambda rng: sampled(lab, rng, drafter).tokens), law) < 1e-4
 
 
 @pytest.mark.parametrize("name", WRONG)
