@@ -133,9 +133,10 @@ def _part(plot: Plot, x: float) -> float:
 
 def short_number(x: float) -> str:
     """For an axis: 0.25, 12, 400k, 1.5M."""
-    for size, letter in ((1e6, "M"), (1e3, "k")):
-        if abs(x) >= 10 * size or (abs(x) >= size and x % (size / 10) == 0):
-            return f"{x / size:.3g}{letter}"
+    if abs(x) >= 1e6:
+        return f"{x / 1e6:.3g}M"
+    if abs(x) >= 1e4 or (abs(x) >= 1e3 and x % 100 == 0):
+        return f"{x / 1e3:.3g}k"
     return f"{x:,.0f}" if x == int(x) else f"{x:.3g}"
 
 

@@ -19,6 +19,7 @@ from labkit.viz import charts
 from labkit.viz.budgets import budget_chart
 from labkit.viz.charts import Chart, Measured
 from labkit.viz.courses import course
+from labkit.viz.plots import short_number
 from labkit.viz.figures import CONFIG, plotly_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -311,6 +312,15 @@ def test_a_course_lies_where_its_numbers_are() -> None:
     assert (y0 - y1) / (y1 - y2) == pytest.approx(2, abs=1e-2)  # 0.5 up, then 0.25 up
     words = [t.text for t in drawn(chart).iter(f"{SVG}text")]
     assert {"300k", "1.2M", "1.5M", "the goal"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0, "0"), (0.25, "0.25"), (12, "12"), (1234, "1,234"), (6000, "6k"), (28_757, "28.8k"),
+     (999_400, "999k"), (1_135_502, "1.14M"), (1_500_000, "1.5M")],
+)  # fmt: skip
+def test_large_numbers_are_short(value: float, words: str) -> None:
+    assert short_number(value) == words
 
 
 def test_a_course_says_where_it_begins_and_ends_and_leaves_out_what_is_unknown() -> None:
