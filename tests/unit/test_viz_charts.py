@@ -19,8 +19,8 @@ from labkit.viz import charts
 from labkit.viz.budgets import budget_chart
 from labkit.viz.charts import Chart, Measured
 from labkit.viz.courses import course
-from labkit.viz.plots import short_number
 from labkit.viz.figures import CONFIG, plotly_bundle
+from labkit.viz.plots import short_number
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
