@@ -321,4 +321,4 @@ faults.measure(lab, prompts[:1], keys=chosen, max_new_tokens=24)
 #
 # ## What's next
 #
-# Lesson 07: train a head of your own. Lesson 08: what the norms of EAGLE-3.1 are for.
+# [07 train a head](07_train_a_head.ipynb) of your own; then, in [08 attention drift](08_attention_drift.ipynb), what the norms of EAGLE-3.1 are for.
