@@ -175,10 +175,8 @@ from labkit.lab.rehearse import rehearse
 from labkit.metrics import acceptance
 
 three, one = heads.values()
-variants = {
-    "EAGLE-3": three,
+variants = heads | {
     "EAGLE-3, (B) switched on": broken_heads.feedback_flipped(three),
-    "EAGLE-3.1": one,
     "EAGLE-3.1, (B) switched off": broken_heads.feedback_flipped(one),
     "EAGLE-3.1, (A) left out": broken_heads.fuse_norm_dropped(one),
 }
