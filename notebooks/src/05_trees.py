@@ -333,7 +333,8 @@ from labkit.cost import verdict
 large = Eagle(head, shape=DynamicTree(top_k=4, nodes=31))
 shapes = {"chain of 1": (Eagle(head), 1), "chain of 3": (Eagle(head), 3), "7 nodes": (growing, 3)}
 shapes |= {"31 nodes": (large, 4), "sized by cost": (sized, 3)}
-alone = cost(plain).decode / len(plain.tokens)
+again = lab.record(prompt, method="ar", max_new_tokens=32)  # at the same time as the others
+alone = cost(again).decode / len(again.tokens)
 for name, (drafter, depth) in shapes.items():
     run = lab.record(prompt, drafter=drafter, draft_length=depth, max_new_tokens=32)
     each = cost(run).decode / len(run.tokens)
