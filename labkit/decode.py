@@ -110,8 +110,7 @@ def speculate(
         )
     warp = Warp.from_config(config, processors=processors)
     rng = rng or TorchRng(config.seed, ahead=is_gpu(target.device))
-    run = _Run(target, drafter, tokens, config, warp, rng, text, clock)
-    return run.events()
+    return Run(target, drafter, tokens, config, warp, rng, text, clock).events()
 
 
 def _check_text(text: TextStream | None, stop_strings: tuple[str, ...]) -> None:
@@ -133,8 +132,15 @@ def _check_text(text: TextStream | None, stop_strings: tuple[str, ...]) -> None:
 
 
 @dataclass(slots=True)
-class _Run:
-    """One decoding run: the committed text and where it may end."""
+class Run:
+    """One decoding run: the committed text and where it may end.
+
+    Most callers want `speculate`. Whoever steps in between a draft and its verdict takes the
+    same round in two halves, `draft` and `judge`; target and drafter must then hold ``tokens``.
+
+    tokens: prompt and new tokens; prompt_length: how many of them are the prompt. round: number
+    of the last round. reason: why the run ended, None while it goes on.
+    """
 
     target: Target
     drafter: Drafter
@@ -195,10 +201,22 @@ class _Run:
         )
 
     def _round(self) -> Iterator[AnyEvent]:
+        draft, drafted = self.draft()
+        yield drafted
+        yield from self.judge(draft)
+
+    def draft(self) -> tuple[Draft, Drafted]:
+        """The first half of the next round: what the drafter proposes."""
         self.round += 1
+        start = self.clock()
+        draft = self.drafter.propose(self.tokens, self.rng, depth=self.depth_limit, warp=self.warp)
+        self.check_draft(draft.tree)
+        return draft, self.drafted(draft, seconds=self.clock() - start)
+
+    def judge(self, draft: Draft) -> Iterator[AnyEvent]:
+        """The second half: score, verify, commit. Any draft will do that `check_draft` lets by;
+        left before its commit, nothing has happened."""
         with self.target.speculation():
-            draft, drafted = self._draft()
-            yield drafted
             scores, scored = self._score(draft.tree)
             yield scored
             verdict, verified = self._verify(draft, scores)
@@ -206,19 +224,15 @@ class _Run:
             committed = self._commit(draft.tree, scores, verdict)
         yield committed
 
-    def _draft(self) -> tuple[Draft, Drafted]:
-        start = self.clock()
-        limit = self._depth_limit()
-        draft = self.drafter.propose(self.tokens, self.rng, depth=limit, warp=self.warp)
-        self._check_draft(draft.tree, limit)
-        seconds = self.clock() - start
+    def drafted(self, draft: Draft, *, seconds: float = 0.0) -> Drafted:
+        """What is told of a draft that took ``seconds``."""
         slots = self.target.slots_used
-        return draft, Drafted(
+        return Drafted(
             round=self.round,
             tokens=draft.tree.tokens,
             parents=draft.tree.parents,
             deterministic=draft.is_deterministic,
-            limit=limit,
+            limit=self.depth_limit,
             q=_drawn_mass(draft) if self.config.detail == "full" else (),
             q_top=self._q_top(draft),
             confidence=draft.confidence if self.config.detail != "timing" else (),
@@ -333,7 +347,8 @@ class _Run:
         room = limit - self.prompt_length if limit is not None else self.config.max_new_tokens
         return min(self.config.max_new_tokens, room)
 
-    def _depth_limit(self) -> int:
+    @property
+    def depth_limit(self) -> int:
         """How deep the next draft may be: room for the target's own token is always left, and
         the drafter never reads past its own context."""
         left = self._budget() - (len(self.tokens) - self.prompt_length)
@@ -342,7 +357,9 @@ class _Run:
             depth = min(depth, self.drafter.context_limit - len(self.tokens) + 1)
         return max(0, depth)
 
-    def _check_draft(self, tree: DraftTree, limit: int) -> None:
+    def check_draft(self, tree: DraftTree) -> None:
+        """BadInput for a draft that does not belong to this text, or is too deep for it."""
+        limit = self.depth_limit
         wrong = (
             f"root {tree.tokens[0]}"
             if tree.tokens[0] != self.tokens[-1]
