@@ -148,8 +148,9 @@ class Verified(Event):
 class Committed(Event):
     """Tokens that joined the text.
 
-    ``sources``: "draft" or "target" for each token. ``text``: the new characters, never half of
-    one. ``kept_slots``/``freed_slots``: slots of this round's nodes that stay or are forgotten.
+    ``sources``: "draft", "target" or "forced" (a person wrote it) for each token. ``text``: the new
+    characters, never half of one. ``kept_slots``/``freed_slots``: slots of this round's nodes that
+    stay or are forgotten.
     ``logprobs`` (full): log-probability of each token under the target's plain softmax.
     ``near_ties`` (full): True where the two best logits lie within two steps of the model's dtype.
     ``replayed``: tokens that the target's recurrent layers had to read again, from the state before

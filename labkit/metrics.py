@@ -114,8 +114,8 @@ class RunCost:
 
 
 def acceptance(*traces: Trace) -> Acceptance:
-    """Pool the rounds of ``traces``."""
-    rounds = [r for trace in traces for r in trace.rounds if r.committed]
+    """Pool the rounds of ``traces``; a round whose token was forced says nothing of a drafter."""
+    rounds = [r for trace in traces for r in trace.rounds if r.committed and not r.forced]
     counts = Counter(r.accepted for r in rounds)
     longest = max((DraftTree(r.drafted.tokens, r.drafted.parents).depth for r in rounds), default=0)
     return Acceptance(

@@ -45,6 +45,11 @@ class Round:
         """Drafted tokens that stayed in the text (the target's own token is not counted)."""
         return self.committed.sources.count("draft") if self.committed else 0
 
+    @property
+    def forced(self) -> bool:
+        """Did a person write its token, so that nothing was drafted and nothing judged?"""
+        return self.committed is not None and "forced" in self.committed.sources
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -111,7 +116,7 @@ class Trace:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Who wrote each new token: "draft" or "target"."""
+        """Who wrote each new token: "draft", "target" or, in a person's name, "forced"."""
         return tuple(s for e in self.events if isinstance(e, Committed) for s in e.sources)
 
     @property

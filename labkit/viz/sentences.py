@@ -266,7 +266,9 @@ def _commit(story: Story, round_: Round) -> str:
         joins = "join" if round_.accepted > 1 else "joins"
         who = counted(round_.accepted, "drafted token") if round_.accepted else "no drafted token"
         parts.append(f"{who} {joins} the text")
-    if own:
+    if own and own[1] == "forced":
+        parts.append(f"{LOOKS['forced'].glyph} {quoted(story.trace, own[0])} is forced by hand")
+    elif own:
         why = "drawn from p, because no draft was rejected here" if parts else "drawn from p"
         if own[1] == "resampled":
             why = "drawn from what p has over q, because the draft was rejected here"

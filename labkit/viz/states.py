@@ -147,7 +147,10 @@ def node_statuses(round_: Round, state: State | None) -> tuple[Status, ...]:
 
 
 def own_token(round_: Round) -> tuple[int, Status] | None:
-    """The target's own token of the round and its status; None when the run stopped before it."""
+    """The target's own token of the round and its status, or the one that a person forced in its
+    place; None when the run stopped before it."""
+    if round_.forced and round_.committed:
+        return round_.committed.tokens[-1], "forced"
     if not round_.committed or not round_.verified or "target" not in round_.committed.sources:
         return None
     return round_.committed.tokens[-1], "resampled" if round_.verified.resampled else "bonus"

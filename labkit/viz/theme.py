@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Status = Literal[
-    "prompt", "accepted", "rejected", "resampled", "bonus", "pending", "dropped", "free"
+    "prompt", "accepted", "rejected", "resampled", "bonus", "pending", "dropped", "free", "forced"
 ]
 
 SANS = "system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans','DejaVu Sans',sans-serif"
@@ -39,7 +39,9 @@ LOOKS: dict[Status, Look] = {
     "pending": Look("not judged yet", "…", "#999999", "#ffffff", "#16161a", "2 3"),
     "dropped": Look("not used", "–", "#999999", "#f0f0f0", "#2c2c32", "2 3"),
     "free": Look("free", "", "#c4c4cc", "#ffffff", "#16161a", "1 4"),
+    "forced": Look("forced by hand", "⚑", "#77777f", "#f3f3f6", "#26262c"),
 }
+_GROUND_OF: dict[Status, Status] = {"forced": "prompt"}  # both were given, not drawn
 
 DRAFT = "#56B4E9"
 TARGET = "#CC79A7"
@@ -62,7 +64,8 @@ def paint(status: Status) -> str:
     """The attributes of a shape with this status: its class, and the light colours themselves."""
     look = LOOKS[status]
     dash = f' stroke-dasharray="{look.dash}"' if look.dash else ""
-    return f'class="lk-{status}" fill="{look.light}" stroke="{look.colour}"{dash}'
+    name = _GROUND_OF.get(status, status)
+    return f'class="lk-{name}" fill="{look.light}" stroke="{look.colour}"{dash}'
 
 
 def style_sheet() -> str:
@@ -83,13 +86,19 @@ def style_sheet() -> str:
         ".labkit .lk-inkline{stroke:var(--lk-ink)}",
         ".labkit .lk-inkfill{fill:var(--lk-ink)}",
     ]
-    rules += [f".labkit .lk-{name}{{fill:var(--lk-{name})}}" for name in LOOKS]
+    rules += [f".labkit .lk-{name}{{fill:var(--lk-{name})}}" for name in _grounds()]
     return "".join(rules)
+
+
+def _grounds() -> list[Status]:
+    """The statuses with a ground of their own."""
+    return [name for name in LOOKS if name not in _GROUND_OF]
 
 
 def _variables(theme: int) -> str:
     tones = [f"--lk-{name}:{pair[theme]}" for name, pair in TONES.items()]
-    grounds = [f"--lk-{name}:{(look.light, look.dark)[theme]}" for name, look in LOOKS.items()]
+    looks = ((name, LOOKS[name]) for name in _grounds())
+    grounds = [f"--lk-{name}:{(look.light, look.dark)[theme]}" for name, look in looks]
     return ";".join([*tones, *grounds, f"color-scheme:{('light', 'dark')[theme]}"])
 
 

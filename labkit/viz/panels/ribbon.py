@@ -136,7 +136,7 @@ def _columns(story: Story, at: int, state: State | None) -> Iterator[_Column]:
         last = [_chip(story, final[d - 1], "accepted")] if d <= len(final) else []
         width = max(_chip_width(chip.words) for chip in (*chips, *last))
         if settled and last:
-            ours = own is not None and settled.sources[d - 1] == "target"
+            ours = own is not None and settled.sources[d - 1] != "draft"
             status = own[1] if own and ours else "accepted"
             tie = bool(settled.near_ties) and settled.near_ties[d - 1]
             top: _Chip | None = _chip(story, final[d - 1], status, tie=tie)
@@ -228,6 +228,8 @@ def _legend(story: Story, width: int) -> tuple[list[Piece], int]:
     entries = [(LOOKS[status].word, _swatch(status)) for status in _KEY]
     if not story.longest_tree:
         entries = [("the target's own token", _swatch("bonus"))]
+    if any(r.forced for r in story.rounds):
+        entries.append((LOOKS["forced"].word, _swatch("forced")))
     if any(any(r.committed.near_ties) for r in story.rounds if r.committed):
         mark = text("≈", 12, 16, size=14, anchor="middle", weight=700)
         entries.append(("near tie", mark))

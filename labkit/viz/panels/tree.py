@@ -137,8 +137,10 @@ class _Drawing:
         assert own
         words = visible(self.story.trace.token_text(own[0]))
         look = LOOKS[own[1]]
-        markup = _chip(words, f"{look.glyph} target", own[1], spot.width, -1, self._l)
-        told = tip(f"{words} · the target's own token, {look.word}, after node {spot.node}")
+        who = "you" if own[1] == "forced" else "target"
+        markup = _chip(words, f"{look.glyph} {who}", own[1], spot.width, -1, self._l)
+        whose = "a token" if own[1] == "forced" else "the target's own token,"
+        told = tip(f"{words} · {whose} {look.word}, after node {spot.node}")
         return f"<g>{markup}{told}</g>"
 
     def _pruned_chip(self, spot: Spot) -> str:
