@@ -1,19 +1,18 @@
 """A recorded run: a header and a list of events, and views of it by round.
 
-Owns: the file form (JSON, one object), saving and loading, rounds, the Chrome/Perfetto export.
-Does not know: models, torch, drawing.
+Owns: the JSON form (one object), and rounds. Does not know: models, torch, drawing; how files are
+written and read (`labkit.trace_file`).
 Invariants: a trace holds no tensors; ``Trace.load(trace.save(path))`` draws the same pictures.
 """
 
-import contextlib
 import json
-import os
-import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit import trace_file
+from labkit.chrome import chrome
 from labkit.errors import BadInput
 from labkit.events import (
     SCHEMA_VERSION,
@@ -138,14 +137,7 @@ class Trace:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Trace":
         """Raises BadInput when the object is not a trace of this schema version."""
-        if not isinstance(record, dict) or record.get("schema") != SCHEMA_VERSION:
-            found = record.get("schema") if isinstance(record, dict) else type(record).__name__
-            raise BadInput(
-                "trace",
-                expected=f"an object with schema {SCHEMA_VERSION}",
-                got=repr(found),
-                next_step="record the run again with this version of the lab",
-            )
+        trace_file.check_schema(record)
         try:
             events = tuple(from_json(event) for event in record["events"])
             names = {int(i): "".join(text) for i, text in record.get("vocabulary", {}).items()}
@@ -169,71 +161,33 @@ class Trace:
         return text.encode(errors="backslashreplace").decode()
 
     def save(self, path: str | Path) -> Path:
-        """Write the trace; the file appears whole or not at all.
+        """Write the trace, gzipped when ``path`` ends in ``.gz``; see `labkit.trace_file`.
 
         Raises:
             BadInput: a path that is no ordinary file or that cannot be written.
         """
-        path = Path(path).resolve()
-        if path.exists() and not path.is_file():
-            raise _unwritable(path, "a folder, a pipe or a device")
-        text = self.dumps()
-        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-        try:
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, path)
-        except OSError as error:
-            raise _unwritable(path, f"{type(error).__name__}: {error.strerror}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
-        return path
+        return trace_file.write(path, self.dumps())
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
-        """Raises BadInput when the file is missing, not JSON, or not a trace."""
-        try:
-            record = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise BadInput(
-                f"trace file {str(path)!r}",
-                expected="a JSON file written by Trace.save",
-                got=f"{type(error).__name__}: {error}",
-                next_step="check the path, or record the run again",
-            ) from error
-        return cls.from_json(record)
+        """The trace in a ``.json`` or ``.json.gz`` file.
 
-    def chrome(self) -> list[dict[str, Any]]:
-        """Events for chrome://tracing and Perfetto: microseconds, one lane per phase."""
-        lanes = {"prefilled": 1, "drafted": 2, "scored": 3, "verified": 4, "committed": 5}
-        out: list[dict[str, Any]] = []
-        at = 0.0
-        for event in self.events:
-            name = event.kind
-            if name not in lanes:
-                continue
-            out.append(
-                {
-                    "name": name,
-                    "ph": "X",
-                    "ts": round(at * 1e6, 1),
-                    "dur": round(event.seconds * 1e6, 1),
-                    "pid": event.sequence,
-                    "tid": lanes[name],
-                    "args": {"round": event.round, "forwards": event.forwards},
-                }
-            )
-            at += event.seconds
-        return out
+        Raises:
+            BadInput: a file that is missing, cut off, no JSON, or of a newer version.
+        """
+        return cls.from_json(trace_file.read(path))
 
+    def to_chrome(self, path: str | Path) -> Path:
+        """Write the run for ui.perfetto.dev or chrome://tracing; see `labkit.chrome`.
 
-def _unwritable(path: Path, got: str) -> BadInput:
-    return BadInput(
-        f"trace file {str(path)!r}",
-        expected="a file in a folder that may be written to",
-        got=got,
-        next_step="choose another path",
-    )
+        Raises:
+            BadInput: a path that cannot be written.
+        """
+        return trace_file.write(path, json.dumps(self.chrome(), allow_nan=False))
+
+    def chrome(self) -> dict[str, Any]:
+        """The run as a Chrome trace: one JSON-able object."""
+        return chrome(self.events, header=self.header, token_text=self.token_text)
 
 
 def _rounds(events: tuple[Event, ...]) -> Iterator[Round]:

@@ -40,6 +40,8 @@ LEVELS = {
     "labkit.decode": 5,
     "labkit.batch": 5,
     "labkit.trace": 6,
+    "labkit.trace_file": 6,
+    "labkit.chrome": 6,
     "labkit.metrics": 6,
     "labkit.cost": 6,
     "labkit.training": 6,

@@ -1,6 +1,6 @@
 """Traces on disk and by round. Runs are those of `test_metrics`, or tiny real ones."""
 
-import itertools
+import gzip
 import json
 import os
 import stat
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers import prompt_of, run, tiny
 
-from labkit import toy
+from labkit import toy, trace_file
 from labkit.config import DecodeConfig
 from labkit.decode import speculate
 from labkit.drafters.draft_model import DraftModel
@@ -91,6 +91,15 @@ def test_saved_traces_can_be_read_by_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "named"),
     [
+        ("<!doctype html><p>run.json", "a web page"),
+        ("PK\x03\x04", "a zip archive"),
+        ('{"schema": 1, "events": [', "ends too early"),
+        ('{"schema": 1, "events": [{"kind": "start', "ends too early"),
+        ('{"schema": 1, events: []}', "JSONDecodeError"),
+        ('{"traceEvents": []}', "Chrome trace"),
+        ('{"events": []}', "without a schema"),
+        ('{"schema": 2000, "events": []}', "from a newer version of the lab"),
+        ('{"schema": true, "events": []}', "True"),
         ("", "JSON file"),
         ("{", "JSON file"),
         ("[]", "'list'"),
@@ -112,6 +121,47 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: str, named: str) -
     with pytest.raises(BadInput) as caught:
         Trace.load(path)
     assert named in str(caught.value)
+
+
+def test_a_gzipped_trace_is_the_same_trace(tmp_path: Path) -> None:
+    trace = recorded(detail="full")
+    path = trace.save(tmp_path / "run.json.gz")
+    assert Trace.load(path).dumps() == trace.dumps()
+    assert len(path.read_bytes()) < len(trace.dumps().encode()) / 3
+    assert path.read_bytes() == trace.save(tmp_path / "again.json.gz").read_bytes()
+    renamed = path.rename(tmp_path / "run.json")  # what it is does not hang on its name
+    assert Trace.load(renamed).dumps() == trace.dumps()
+
+
+@pytest.mark.parametrize("kept", [2, 11, 200, -9, -1])
+def test_a_gzipped_trace_that_was_cut_off_is_refused(tmp_path: Path, kept: int) -> None:
+    path = recorded(detail="full").save(tmp_path / "run.json.gz")
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(BadInput, match="cut off or damaged"):
+        Trace.load(path)
+
+
+def test_a_damaged_gzip_is_refused(tmp_path: Path) -> None:
+    path = recorded(detail="full").save(tmp_path / "run.json.gz")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(BadInput, match="cut off or damaged"):
+        Trace.load(path)
+
+
+def test_a_small_file_cannot_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_file, "LARGEST", 100_000)
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b'{"a": "' + b" " * 10_000_000))
+    with pytest.raises(BadInput, match="record fewer tokens"):
+        Trace.load(path)
+    plain = tmp_path / "long.json"
+    plain.write_bytes(b" " * 100_001)
+    with pytest.raises(BadInput, match="record fewer tokens"):
+        Trace.load(plain)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -177,15 +227,6 @@ def test_large_trees_share_what_eight_nodes_may_keep() -> None:
         assert first.scored
         assert {len(row) for row in first.scored.p_top} == {kept}
         assert {len(row) for row in first.drafted.q_top[1:]} == {kept}
-
-
-def test_chrome_export_lays_phases_end_to_end() -> None:
-    slices = recorded().chrome()
-    json.dumps(slices)
-    assert slices[0]["name"] == "prefilled"
-    assert [s["name"] for s in slices[1:5]] == ["drafted", "scored", "verified", "committed"]
-    for left, right in itertools.pairwise(slices):
-        assert right["ts"] == pytest.approx(left["ts"] + left["dur"], abs=0.2)
 
 
 def test_a_trace_needs_no_torch(tmp_path: Path) -> None:

@@ -1,0 +1,144 @@
+"""The file of a trace: JSON text, plain or gzipped, written whole or not at all.
+
+Owns: bytes on disk and in a link, and what is said about a file that is no trace.
+Does not know: what stands in a trace.
+Invariants: the same text gives the same bytes; a file is refused before anything is made of it; a
+small file cannot unpack into one that fills the memory.
+"""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import secrets
+import zlib
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import BadInput
+from labkit.events import SCHEMA_VERSION
+
+LARGEST = 64 * 1024 * 1024  # bytes of JSON; a full trace of 64 tokens has 0.3 million
+_GZIP = b"\x1f\x8b"
+# What people save by mistake, by its first bytes.
+_OTHERS = (
+    (b"<", "a web page", "download the file itself (the raw file), not the page that shows it"),
+    (b"PK", "a zip archive", "unpack the archive and open the trace in it"),
+    (b"\x89PNG", "a picture", "open the .json or .json.gz file of the run"),
+)
+
+
+def pack(text: str) -> bytes:
+    """``text`` gzipped, without name and date, so that equal traces are equal files."""
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
+
+
+def write(path: str | Path, text: str) -> Path:
+    """Write ``text``, gzipped when ``path`` ends in ``.gz``; the file appears whole or not at all.
+
+    Raises:
+        BadInput: a path that is no ordinary file or that cannot be written.
+    """
+    path = Path(path).resolve()
+    if path.exists() and not path.is_file():
+        raise _unwritable(path, "a folder, a pipe or a device")
+    data = pack(text) if path.suffix == ".gz" else text.encode()
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        part.write_bytes(data)
+        os.replace(part, path)
+    except OSError as error:
+        raise _unwritable(path, f"{type(error).__name__}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    return path
+
+
+def read(path: str | Path) -> Any:
+    """The JSON value in a file, gzipped or not, whatever its name.
+
+    Raises:
+        BadInput: a file that is missing, cut off, too large or no JSON.
+    """
+    name = f"trace file {str(path)!r}"
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        got = f"{type(error).__name__}: {error}"
+        raise _unreadable(name, got, "check the path, or record the run again") from error
+    return parse(data, name=name)
+
+
+def parse(data: bytes, *, name: str) -> Any:
+    """The JSON value in ``data``; ``name`` is how an error calls it. Raises: see `read`."""
+    again = "get the file once more from where it was recorded"
+    for start, got, next_step in _OTHERS:
+        if data.lstrip()[:8].startswith(start):
+            raise _unreadable(name, got, next_step)
+    try:
+        text = _plain(data, name).decode()
+        return json.loads(text)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _unreadable(
+            name, f"a gzip file that is cut off or damaged ({error})", again
+        ) from error
+    except json.JSONDecodeError as error:
+        got = f"JSONDecodeError: {error}"
+        if error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated"):
+            got = f"a file that ends too early ({error})"
+        raise _unreadable(name, got, again) from error
+    except (ValueError, RecursionError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise _unreadable(name, got, "check the path, or record the run again") from error
+
+
+def check_schema(record: Any) -> None:
+    """Refuse what is no trace of this version.
+
+    Raises:
+        BadInput: saying what it is instead, as far as that can be told.
+    """
+    found = record.get("schema") if isinstance(record, dict) else None
+    if type(found) is int and found == SCHEMA_VERSION:
+        return
+    got, next_step = repr(found), "record the run again with this version of the lab"
+    if not isinstance(record, dict):
+        got, next_step = repr(type(record).__name__), "open a file written by Trace.save"
+    elif "traceEvents" in record:
+        got = "a Chrome trace, which does not hold the whole run"
+        next_step = "open the .json or .json.gz file that Trace.save wrote"
+    elif "schema" not in record:
+        got, next_step = "an object without a schema", "open a file written by Trace.save"
+    elif type(found) is int and found > SCHEMA_VERSION:
+        got = f"schema {found}, from a newer version of the lab"
+        next_step = "update labkit, or ask for the run recorded with this version"
+    raise BadInput(
+        "trace", expected=f"an object with schema {SCHEMA_VERSION}", got=got, next_step=next_step
+    )
+
+
+def _plain(data: bytes, name: str) -> bytes:
+    if data.startswith(_GZIP):
+        with gzip.open(io.BytesIO(data)) as unpacked:
+            data = unpacked.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        got = f"more than {LARGEST // 1024**2} MiB of it"
+        raise _unreadable(name, got, "record fewer tokens, or at detail 'summary'")
+    return data
+
+
+def _unreadable(name: str, got: str, next_step: str) -> BadInput:
+    expected = "a JSON file written by Trace.save, plain or gzipped"
+    return BadInput(name, expected=expected, got=got, next_step=next_step)
+
+
+def _unwritable(path: Path, got: str) -> BadInput:
+    return BadInput(
+        f"trace file {str(path)!r}",
+        expected="a file in a folder that may be written to",
+        got=got,
+        next_step="choose another path",
+    )
