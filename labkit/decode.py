@@ -44,6 +44,8 @@ from labkit.tree import DraftTree
 from labkit.verify import Verdict, verify
 
 Clock = Callable[[], float]
+Rule = Callable[[Draft, Tensor, Rng], Verdict]
+"""Called like `labkit.verify.verify`."""
 
 
 def autoregress(
@@ -79,6 +81,7 @@ def speculate(
     text: TextStream | None = None,
     rng: Rng | None = None,
     clock: Clock = time.perf_counter,
+    rule: Rule | None = None,
 ) -> Iterator[AnyEvent]:
     """Decode ``tokens`` speculatively, one event at a time; ``next`` is a single-step debugger.
 
@@ -90,6 +93,7 @@ def speculate(
         text: turns tokens into text and finds stop strings; without it events carry ids alone.
         rng: source of every draw; by default seeded with ``config.seed``.
         clock: seconds; on a device that works asynchronously, one that waits for it.
+        rule: another accept rule than `verify`, to show what a wrong one does.
 
     Returns:
         the events of `labkit.events`, in order.
@@ -110,7 +114,7 @@ def speculate(
         )
     warp = Warp.from_config(config, processors=processors)
     rng = rng or TorchRng(config.seed, ahead=is_gpu(target.device))
-    return Run(target, drafter, tokens, config, warp, rng, text, clock).events()
+    return Run(target, drafter, tokens, config, warp, rng, text, clock, rule).events()
 
 
 def _check_text(text: TextStream | None, stop_strings: tuple[str, ...]) -> None:
@@ -150,6 +154,7 @@ class Run:
     rng: Rng
     text: TextStream | None
     clock: Clock
+    rule: Rule | None = None
     prompt_length: int = 0
     round: int = 0
     reason: str | None = None
@@ -164,7 +169,7 @@ class Run:
             max_new_tokens=self.config.max_new_tokens,
             draft_length=self.config.draft_length,
         )
-        prefilled, mine = self._prefill(), (self.target.run, self.drafter.run)
+        prefilled, mine = self.prefill(), (self.target.run, self.drafter.run)
         try:
             yield prefilled
             self._check_owner(*mine)
@@ -183,7 +188,8 @@ class Run:
             slots_after=self.target.slots_used,
         )
 
-    def _prefill(self) -> Prefilled:
+    def prefill(self) -> Prefilled:
+        """Target and drafter begin again with ``tokens``."""
         start, forwards = self.clock(), self.target.forwards
         inside = self.target.forward_seconds
         self.drafter.run += 1
@@ -266,7 +272,8 @@ class Run:
         start = self.clock()
         prefixes = self._prefixes(draft.tree)
         try:
-            verdict = verify(draft, self.warp(scores.logits, prefixes), self.rng)
+            p = self.warp(scores.logits, prefixes)
+            verdict = (self.rule or verify)(draft, p, self.rng)
         except BadInput:
             self.warp.blame(scores.logits, prefixes)  # says more where a processor is at fault
             raise
