@@ -9,14 +9,13 @@ The replies are the target's own greedy text, so cross-entropy on their tokens i
 the target's most likely token; no forward of the target is needed.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.errors import BadInput
@@ -32,7 +31,7 @@ from labkit.training.data import (
     split,
 )
 from labkit.training.parallel import Ranks
-from labkit.training.state import Position, load_state, make_optimiser, save_state
+from labkit.training.state import Position, load_state, make_optimiser, save_state, update
 
 
 @dataclass(frozen=True)
@@ -131,26 +130,16 @@ class DraftTrainer:
     def step(self, share_done: float) -> None:
         """One update. ``share_done`` from 0 to 1 sets the learning rate on its cosine."""
         at, recipe = self.at, self.recipe
-        warm = min(1.0, (at.step + 1) / recipe.warmup_steps)
-        for group in self._optimiser.param_groups:
-            group["lr"] = recipe.learning_rate * warm * (0.5 + 0.5 * math.cos(math.pi * share_done))
         batch = collate(self._batches[at.batch], device=self.device)
         loss = self._loss(batch)
         loss.backward()
-        nn.utils.clip_grad_norm_(list(self.trained.values()), recipe.clip_norm)
-        self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
-        now = float(loss.detach())
-        ended = at.batch + 1 == len(self._batches)
-        self.at = replace(
-            at,
-            step=at.step + 1,
-            epoch=at.epoch + ended,
-            batch=0 if ended else at.batch + 1,
-            tokens=at.tokens + batch.tokens.numel(),
-            loss=now if at.step == 0 else 0.98 * at.loss + 0.02 * now,
-        )
-        if ended:
+        warm = min(1.0, (at.step + 1) / recipe.warmup_steps)
+        rate = recipe.learning_rate * warm
+        clip = recipe.clip_norm
+        update(self._optimiser, self.trained, rate=rate, share_done=share_done, clip_norm=clip)
+        tokens = batch.tokens.numel()
+        self.at = at.after(float(loss.detach()), tokens=tokens, batches=len(self._batches))
+        if self.at.epoch > at.epoch:
             self._batches = self._epoch(self.at.epoch)
 
     def _loss(self, batch: Batch) -> Tensor:

@@ -13,14 +13,13 @@ trained.
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.errors import BadInput, require
@@ -30,7 +29,7 @@ from labkit.training.acceptance import Acceptance, replay_runs
 from labkit.training.data import Row, epoch_batches, frequent_ids, split
 from labkit.training.features import FeatureBatch, Features
 from labkit.training.parallel import Ranks, half_precision
-from labkit.training.state import Position, load_state, make_optimiser, save_state
+from labkit.training.state import Position, load_state, make_optimiser, save_state, update
 from labkit.training.unrolled import soft_cross_entropy, unroll
 
 
@@ -230,29 +229,18 @@ class HeadTrainer:
 
     def step(self, share_done: float) -> None:
         """One update. ``share_done`` from 0 to 1 sets the learning rate on its course."""
-        at, recipe = self.at, self.recipe
-        warm = min(1.0, (share_done + 1e-3) / recipe.warmup)
-        for group in self._optimiser.param_groups:
-            group["lr"] = recipe.learning_rate * warm * (0.5 + 0.5 * math.cos(math.pi * share_done))
-        batch = self._features.batch(self._batches[at.batch], needs=self._needs, device=self.device)
+        at, recipe, rows = self.at, self.recipe, self._batches[self.at.batch]
+        batch = self._features.batch(rows, needs=self._needs, device=self.device)
         with half_precision(self.device):
             loss = self.loss(batch, depth=self._drafting.depth(share_done, recipe))
         loss.backward()
         self.ranks.average_gradients(self.trained.values())
-        nn.utils.clip_grad_norm_(list(self.trained.values()), recipe.clip_norm)
-        self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
-        now = float(loss.detach())
-        ended = at.batch + 1 == len(self._batches)
-        self.at = replace(
-            at,
-            step=at.step + 1,
-            epoch=at.epoch + ended,
-            batch=0 if ended else at.batch + 1,
-            tokens=at.tokens + self.ranks.size * sum(map(len, self._batches[at.batch])),
-            loss=now if at.step == 0 else 0.98 * at.loss + 0.02 * now,
-        )
-        if ended:
+        rate = recipe.learning_rate * min(1.0, (share_done + 1e-3) / recipe.warmup)
+        clip = recipe.clip_norm
+        update(self._optimiser, self.trained, rate=rate, share_done=share_done, clip_norm=clip)
+        tokens = self.ranks.size * sum(map(len, rows))
+        self.at = at.after(float(loss.detach()), tokens=tokens, batches=len(self._batches))
+        if self.at.epoch > at.epoch:
             self._batches = self._epoch(self.at.epoch)
 
     def loss(self, batch: FeatureBatch, *, depth: int) -> Tensor:

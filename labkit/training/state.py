@@ -6,9 +6,10 @@ of a run with other settings is refused.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,18 @@ class Position:
     best: float = 0.0
     curve: tuple[dict[str, Any], ...] = ()
 
+    def after(self, loss: float, *, tokens: int, batches: int) -> "Position":
+        """One update further: ``tokens`` were read, in an epoch of ``batches``."""
+        ended = self.batch + 1 == batches
+        return replace(
+            self,
+            step=self.step + 1,
+            epoch=self.epoch + ended,
+            batch=0 if ended else self.batch + 1,
+            tokens=self.tokens + tokens,
+            loss=loss if self.step == 0 else 0.98 * self.loss + 0.02 * loss,
+        )
+
 
 def make_optimiser(
     trained: Mapping[str, nn.Parameter], *, rate: float, decay: float, betas: tuple[float, float]
@@ -47,6 +60,28 @@ def make_optimiser(
         {"params": [p for p in trained.values() if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=True)
+
+
+def update(
+    optimiser: torch.optim.Optimizer,
+    trained: Mapping[str, nn.Parameter],
+    *,
+    rate: float,
+    share_done: float,
+    clip_norm: float,
+) -> None:
+    """One step down the gradients that are there, which are then gone.
+
+    Args:
+        rate: its peak, after warming up.
+        share_done: of the training, 0 to 1: how far the rate has come down its cosine.
+        clip_norm: most that all gradients together may measure.
+    """
+    for group in optimiser.param_groups:
+        group["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * share_done))
+    nn.utils.clip_grad_norm_(list(trained.values()), clip_norm)
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
 
 
 def save_state(
