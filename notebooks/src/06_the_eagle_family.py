@@ -139,7 +139,7 @@ prompts = [
     "Write a short poem about autumn leaves.",
     "Give three tips for a first job interview.",
 ]
-texts = [lab.record(prompt, method="eagle3", max_new_tokens=40) for prompt in prompts]
+texts = [lab.record(prompt, method="eagle3", max_new_tokens=28) for prompt in prompts]
 print("tokens written:", sum(len(text.tokens) for text in texts))
 print("first one:", repr(texts[0].text[:90]))
 
@@ -200,7 +200,7 @@ for place, name in enumerate(head.config.needs):
 # %% tags=["nbval-check-output"]
 for name, fed in diets.items():
     drafter = Eagle(fed, name=name)
-    n = acceptance(*[rehearse(lab, text, drafter=drafter, draft_length=4) for text in texts[:2]])
+    n = acceptance(*[rehearse(lab, text, drafter=drafter, draft_length=4) for text in texts[:1]])
     told = f"{n.mean_accepted_length:.2f} ± {n.standard_error:.2f} tokens per round"
     print(f"{name:22} {told} · {n.rate:4.0%} accepted")
 
@@ -209,7 +209,7 @@ for name, fed in diets.items():
 
 # %% tags=["nbval-check-output"]
 fed = Eagle(diets["another text's states"])
-run = lab.record(prompts[0], drafter=fed, draft_length=4, max_new_tokens=24)
+run = lab.record(prompts[0], drafter=fed, draft_length=4, max_new_tokens=16)
 print("same text:", run.tokens == texts[0].tokens[: len(run.tokens)])
 
 # %% [markdown]
@@ -297,14 +297,14 @@ fault = "pairs_unshifted"  # then try others: "layers_late", "norms_swapped", "s
 faults.GALLERY[fault]
 
 # %% tags=["nbval-ignore-output"]
-faults.measure(lab, prompts[:1], keys=[fault], max_new_tokens=24)
+faults.measure(lab, prompts[:1], keys=[fault], max_new_tokens=16)
 
 # %% [markdown]
 # Now several of them, each against the healthy head, all of them run for real:
 
 # %% tags=["nbval-ignore-output"]
-chosen = ["layers_early", "norms_swapped", "feedback_flipped", "d2t_absolute", "no_rollback"]
-faults.measure(lab, prompts[:1], keys=chosen, max_new_tokens=24)
+chosen = ["layers_early", "norms_swapped", "d2t_absolute", "no_rollback"]
+faults.measure(lab, prompts[:1], keys=chosen, max_new_tokens=16)
 
 # %% [markdown]
 # The text is right under all of them: it is the target's, and the target judged every token. That is what makes these faults live long. Some cost most of the gain, some so little that you need many prompts to see it; and which is which depends on the head.

@@ -112,7 +112,7 @@ questions = [
     "Write a Python function that adds two numbers.",
     "Give me three tips for learning a language.",
 ]
-texts = [lab.record(q, method="eagle31", max_new_tokens=48) for q in questions]
+texts = [lab.record(q, method="eagle31", max_new_tokens=36) for q in questions]
 print("tokens:", sum(len(text.tokens) for text in texts))
 
 # %%
@@ -181,7 +181,7 @@ variants = heads | {
     "EAGLE-3.1, (A) left out": broken_heads.fuse_norm_dropped(one),
 }
 for told, head in variants.items():
-    n = acceptance(*[rehearse(lab, t, drafter=Eagle(head), draft_length=6) for t in texts])
+    n = acceptance(*[rehearse(lab, t, drafter=Eagle(head), draft_length=5) for t in texts])
     print(f"{told:28} {n.mean_accepted_length:.2f} ± {n.standard_error:.2f} tokens per round")
 
 # %%
@@ -200,9 +200,9 @@ asked = {
     "another one": lab.tokens(f"Question: {question}\nAnswer:", chat=False),
 }
 for told, ids in asked.items():
-    text = lab.record(ids, method="ar", max_new_tokens=48, eos=None)
+    text = lab.record(ids, method="eagle31", max_new_tokens=28, eos=None)
     for name, method in (("EAGLE-3", "eagle3"), ("EAGLE-3.1", "eagle31")):
-        n = acceptance(rehearse(lab, text, method=method, draft_length=6))
+        n = acceptance(rehearse(lab, text, method=method, draft_length=5))
         print(f"{told:22} {name:10} {n.mean_accepted_length:.2f} ± {n.standard_error:.2f}")
 
 # %% [markdown]
