@@ -1,4 +1,4 @@
-"""``labkit inspect`` and ``labkit export``: EAGLE and parallel heads as files.
+"""``labkit inspect`` and ``labkit export``: heads as files.
 
 Owns: their options and what they print. Does not know: formats.
 Invariants: bad options are refused before a model is loaded; a folder that holds something is
@@ -66,12 +66,13 @@ def export(
         str,
         typer.Option(
             help="EAGLE: safeailab, specforge, speculators, modelopt, vllm or sglang. "
-            "Medusa: medusa or vllm. Meta's parallel heads: meta."
+            "Medusa: medusa or vllm. Meta's parallel heads: meta. MTP: native, the names of "
+            "its target's family."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to make; nothing is overwritten.")],
     model: Annotated[
-        str | None, typer.Option(help="Target that lends its output rows; none: the head's own.")
+        str | None, typer.Option(help="Target, where one is needed; none: the head's own.")
     ] = None,
     layer_ids: Convention = None,
     target_layers: Depth = None,
@@ -79,11 +80,14 @@ def export(
 ) -> None:
     """Write a head in another format."""
     from labkit.heads.checkpoints.medusa import holds_medusa
+    from labkit.heads.checkpoints.mtp import holds_mtp
     from labkit.heads.checkpoints.write import check_new
 
     check_new(out)
     if holds_medusa(_folder(head)):
         report = _export_medusa(head, format, out, model)
+    elif holds_mtp(_folder(head)):
+        report = _export_mtp(_folder(head), format, out, model)
     else:
         report = _export_eagle(head, format, out, model, layer_ids, target_layers)
     record = {
@@ -131,6 +135,29 @@ def _export_medusa(head: str, format: str, out: Path, model: str | None) -> "Ins
         checkpoint = complete_medusa(checkpoint, _target_of(checkpoint, model))
     check_layout(checkpoint, format)
     write_medusa(checkpoint, out, format=format)
+    return checkpoint.report
+
+
+def _export_mtp(folder: Path, format: str, out: Path, model: str | None) -> "InspectReport":
+    """Engines find such a head among the weights of its target, by the names of the family."""
+    from labkit.heads.checkpoints.mtp import read_mtp, stated_type, target_of_mtp
+    from labkit.heads.checkpoints.mtp_write import as_native, write_native
+    from labkit.lab.load import load_model
+
+    if format != "native":
+        raise BadInput(
+            f"format {format} for multi-token prediction",
+            expected="native: vLLM, SGLang and transformers read such a head from its target's own "
+            "folder, under the names of its family",
+            got=repr(format),
+            next_step="choose --format native, and put the file it writes beside the target's "
+            "weights and into their index",
+        )
+    target = load_model(model or target_of_mtp(folder))
+    checkpoint = read_mtp(folder, target_model=target.model)
+    stated = stated_type(target.path) if target.path else None
+    kind = stated or target.model.config.get_text_config().model_type
+    write_native(as_native(checkpoint, model_type=kind), out, model_type=kind)
     return checkpoint.report
 
 

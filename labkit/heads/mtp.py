@@ -48,7 +48,9 @@ class Adapter:
     """How one family names the parts of a module, and what it feeds them.
 
     Attributes:
-        name: of the family. model_types: transformers' names of the targets that have it.
+        name: of the family. model_types: the targets that have it, as their own config.json states
+            them (MiMo's load as Qwen2 models); they decide only between families whose tensors have
+            the same names.
         prefix: of a module's tensors; {k} is its number, {layer} the target's layers plus {k}.
         enorm, hnorm: norms of the token's embedding and of the state. eh_proj: [H, 2H].
         post_norm: norm before the output layer. block: what the decoder layer's names begin with.

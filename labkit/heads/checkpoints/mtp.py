@@ -82,7 +82,7 @@ class MtpCheckpoint(StoredHead):
 
 def has_mtp(path: Path, target_model: Any) -> bool:
     """Does this folder hold a head for ``target_model``: in its own checkpoint, or by itself?"""
-    return _holds(path, **_whose(target_model))
+    return _holds(path, **_whose(path, target_model))
 
 
 def holds_mtp(path: Path) -> bool:
@@ -94,6 +94,15 @@ def holds_mtp(path: Path) -> bool:
     layers = text.get("num_hidden_layers")
     kind = str(text.get("model_type"))
     return isinstance(layers, int) and _holds(path, model_type=kind, layers=layers)
+
+
+def stated_type(path: Path) -> str | None:
+    """The type of the target as the files beside the head state it: MiMo's say "mimo", and load as
+    Qwen2."""
+    if not (path / CONFIG).is_file():
+        return None
+    config = read_json(path, CONFIG)
+    return (section(config, "text_config") or config).get("model_type")
 
 
 def target_of_mtp(path: Path) -> str:
@@ -173,13 +182,14 @@ def _is_ours(path: Path) -> bool:
     return section(read_json(path, CONFIG), "labkit").get("format") == FORMAT
 
 
-def _whose(target_model: Any) -> dict[str, Any]:
+def _whose(path: Path, target_model: Any) -> dict[str, Any]:
     text = target_model.config.get_text_config()
-    return {"model_type": text.model_type, "layers": text.num_hidden_layers}
+    kind = stated_type(path) or text.model_type
+    return {"model_type": kind, "layers": text.num_hidden_layers}
 
 
 def _read_native(path: Path, target_model: Any) -> MtpCheckpoint:
-    whose = _whose(target_model)
+    whose = _whose(path, target_model)
     layers, names = whose["layers"], tensor_names(path)
     adapter = family_of(names, **whose)
     if adapter is None:
