@@ -40,7 +40,8 @@ class DecodeConfig:
         detail: ``timing`` records times and tokens, ``summary`` adds trees and trials, ``full``
             adds the likeliest tokens of p and q at every node and log-probabilities.
         top: how many likeliest tokens ``full`` keeps per node; drafts of more than eight nodes
-            share what eight would keep, so that a trace stays small.
+            share what eight would keep, and only the likeliest of the candidates that were pruned
+            are listed, so that a trace stays small.
 
     Raises:
         BadInput: naming the setting that cannot be used.

@@ -233,6 +233,9 @@ class Run:
     def drafted(self, draft: Draft, *, seconds: float = 0.0) -> Drafted:
         """What is told of a draft that took ``seconds``."""
         slots = self.target.slots_used
+        most = max(self.config.top, 8 * self.config.top - len(draft.tree))
+        full = self.config.detail == "full"
+        considered, unlisted = _considered(draft, most) if full else ((), 0)
         return Drafted(
             round=self.round,
             tokens=draft.tree.tokens,
@@ -243,7 +246,8 @@ class Run:
             q_top=self._q_top(draft),
             confidence=draft.confidence if self.config.detail != "timing" else (),
             stopped=draft.stopped,
-            considered=_considered(draft) if self.config.detail == "full" else (),
+            considered=considered,
+            unlisted=unlisted,
             seconds=seconds,
             forwards=draft.forwards,
             forward_seconds=draft.forward_seconds,
@@ -461,13 +465,21 @@ def _logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
     return tuple(told.clamp_(min=torch.finfo(told.dtype).min).tolist())
 
 
-def _considered(draft: Draft) -> tuple[tuple[int, int, float, int], ...]:
+def _considered(draft: Draft, most: int) -> tuple[tuple[tuple[int, int, float, int], ...], int]:
+    """Candidates, of the pruned ones only the ``most`` likeliest; how many are left out. Nobody is
+    likelier than its parent and parents come first, so a candidate's parent is always listed."""
     found = draft.considered
     if found is None:
-        return ()
+        return (), 0
     node = {number: i for i, number in enumerate(found.kept)}
-    rows = zip(found.tokens, found.parents, found.confidence, strict=True)
-    return tuple((t, p, c, node.get(i, -1)) for i, (t, p, c) in enumerate(rows))
+    pruned = [i for i in range(len(found.tokens)) if i not in node]
+    best = sorted(pruned, key=lambda i: (-found.confidence[i], i))[:most]
+    listed = sorted({*node, *best})
+    row = {number: i for i, number in enumerate(listed)} | {-1: -1}
+    return tuple(
+        (found.tokens[i], row[found.parents[i]], found.confidence[i], node.get(i, -1))
+        for i in listed
+    ), len(pruned) - len(best)
 
 
 def _drawn_mass(draft: Draft) -> tuple[float | None, ...]:

@@ -11,7 +11,9 @@ Words. A *round* drafts, scores, verifies and commits once. *Accepted*: drafted 
 path ended without a rejection. *Slots*: rows of the target's KV table that are in use.
 """
 
+import itertools
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from reprlib import repr as short
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -96,8 +98,9 @@ class Drafted(Event):
     (of the drafter's plain softmax when it is deterministic).
     ``confidence`` (summary): per node the cumulative probability that the drafter gives it, when
     it says so. ``stopped``: "confidence" or "cost" when the draft was cut short by either.
-    ``considered`` (full): every candidate of a tree that was pruned, as (token, parent candidate,
-    confidence, node it became or -1); candidate 0 is the root.
+    ``considered`` (full): the candidates of a tree that was pruned, as (token, parent candidate,
+    confidence, node it became or -1); candidate 0 is the root. ``unlisted``: how many of those that
+    were pruned, the least likely, do not stand there.
     """
 
     kind: ClassVar[str] = "drafted"
@@ -110,6 +113,7 @@ class Drafted(Event):
     confidence: tuple[float, ...] = ()
     stopped: str = ""
     considered: tuple[tuple[int, int, float, int], ...] = ()
+    unlisted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +192,10 @@ def to_json(event: Event) -> dict[str, Any]:
     """A JSON-able dict; fields that hold their default are left out.
 
     Floats keep 6 digits, those of likeliest tokens and of confidence 4. What a record says twice
-    is written once, or the trace of a tree would not stay small: likeliest tokens that equal an
-    earlier node's are that node's number, a candidate that was kept is its node's number, and a
-    pruned one goes without its -1.
+    is written once, or the trace of a tree would not stay small: likeliest tokens are one flat list
+    for each node, or the number of an earlier node with the same; a candidate that was kept is its
+    node's number, and pruned ones go without their -1, those of one parent in one list:
+    token, parent, confidence, token, confidence, ...
     """
     out: dict[str, Any] = {"kind": event.kind}
     for field in fields(event):
@@ -253,29 +258,60 @@ def _once(name: str, value: Any, event: Any) -> Any:
     if name in _PER_NODE:
         firsts = [value.index(row) for row in value]
         return tuple(
-            row if first == i or not row else first
+            tuple(itertools.chain(*row)) if first == i or not row else first
             for i, (row, first) in enumerate(zip(value, firsts, strict=True))
         )
     if name == "considered" and len(event.confidence) == len(event.tokens):
         kept = _kept_rows(value, event.tokens, event.parents, event.confidence)
-        return tuple(
-            row[3] if kept.get(row[3]) == row else row[:3] if row[3] == -1 else row for row in value
-        )
+        return tuple(_grouped(value, kept))
     return value
+
+
+def _grouped(rows: Any, kept: dict[int, tuple[int, int, float, int]]) -> Iterator[Any]:
+    """Candidates, those of one parent that were pruned side by side in one."""
+    pruned: list[Any] = []
+    for row in rows:
+        alike = row[3] == -1
+        if pruned and (not alike or row[1] != pruned[1]):
+            yield tuple(pruned)
+            pruned = []
+        if alike:
+            pruned += (row[0], row[2]) if pruned else row[:3]
+        else:
+            yield row[3] if kept.get(row[3]) == row else row
+    if pruned:
+        yield tuple(pruned)
+
+
+def _apart(rows: list[Any]) -> Iterator[Any]:
+    """What `_grouped` put together, taken apart again."""
+    for row in rows:
+        if type(row) is list and len(row) % 2:
+            yield [*row[:3], -1]
+            yield from ([token, row[1], sure, -1] for token, sure in _pairs(row[3:]))
+        else:
+            yield row
+
+
+def _pairs(flat: list[Any]) -> Iterator[Any]:
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _again(name: str, value: Any, known: dict[str, Any]) -> Any:
     """What `_once` left out, put back. ``known``: the fields read so far."""
     if name in _PER_NODE and isinstance(value, list):
-        return [value[row] if type(row) is int and 0 <= row < i else row
+        rows = [value[row] if type(row) is int and 0 <= row < i else row
                 for i, row in enumerate(value)]  # fmt: skip
+        # pairs in lists of their own: how the first version wrote them
+        return [list(_pairs(row)) if row and type(row[0]) is int else row for row in rows]
     if name == "considered" and isinstance(value, list):
-        numbers = [row if type(row) is int else (*row, -1)[3] for row in value]
-        rows = [(0, 0, 0.0, number) for number in numbers]
-        kept = _kept_rows(rows, known["tokens"], known["parents"], known.get("confidence", ()))
-        return [
-            kept[row] if type(row) is int else [*row, -1] if len(row) == 3 else row for row in value
-        ]
+        rows = list(_apart(value))
+        numbers = [row if type(row) is int else (*row, -1)[3] for row in rows]
+        kept = _kept_rows(
+            [(0, 0, 0.0, number) for number in numbers],
+            known["tokens"], known["parents"], known.get("confidence", ()),
+        )  # fmt: skip
+        return [kept[row] if type(row) is int else row for row in rows]
     return value
 
 

@@ -222,7 +222,8 @@ def _draft(story: Story, round_: Round) -> str:
 
 def _pruned(round_: Round) -> int:
     """Candidates that did not become nodes."""
-    return sum(node < 0 for _, _, _, node in round_.drafted.considered)
+    listed = sum(node < 0 for _, _, _, node in round_.drafted.considered)
+    return listed + round_.drafted.unlisted
 
 
 def _stopped(round_: Round) -> str:

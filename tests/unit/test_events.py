@@ -101,10 +101,24 @@ PRUNED = Drafted(
 
 def test_what_an_event_says_twice_is_written_once() -> None:
     written = to_json(PRUNED)
-    assert written["q_top"] == [[], [[3, 0.5], [1, 0.25]], 1, [[4, 0.75]]]
+    assert written["q_top"] == [[], [3, 0.5, 1, 0.25], 1, [4, 0.75]]
     assert written["considered"] == [0, 1, 2, [6, 1, 0.0625], 3, [6, 3, 0.03125]]
     assert through_json(PRUNED) == PRUNED
     assert from_json(dict(reversed(written.items()))) == PRUNED  # in any order of the fields
+
+
+def test_pruned_siblings_share_their_parent() -> None:
+    more = ((5, 3, 0.03, -1), (6, 3, 0.02, -1), (6, 2, 0.01, -1), (5, 9, 0.005, -1))
+    event = replace(PRUNED, considered=(*PRUNED.considered[:5], *more))
+    written = to_json(event)["considered"][5:]
+    assert written == [[5, 3, 0.03, 6, 0.02], [6, 2, 0.01], [5, 9, 0.005]]
+    assert through_json(event) == event
+
+
+def test_pairs_in_lists_of_their_own_are_read_too() -> None:
+    """The form of the first recordings."""
+    old = to_json(PRUNED) | {"q_top": [[], [[3, 0.5], [1, 0.25]], 1, [[4, 0.75]]]}
+    assert from_json(old) == PRUNED
 
 
 @pytest.mark.parametrize(
@@ -147,6 +161,11 @@ VERIFIED = {"kind": "verified", "round": 1, "path": [0], "next_token": 3, "resam
         (DRAFTED | {"considered": [0, 9]}, "got considered: [0, 9]"),
         (DRAFTED | {"considered": [0, 3]}, "got considered: [0, 3]"),  # its parent is not there
         (DRAFTED | {"considered": [0, [6, 1]]}, "got considered"),
+        (DRAFTED | {"considered": [0, [6, 0, 0.5, 7, "x"]]}, "got considered"),
+        (DRAFTED | {"considered": [0, [6]]}, "got considered"),
+        (DRAFTED | {"q_top": [[], [3, 0.5, 1]]}, "got q_top"),
+        (DRAFTED | {"q_top": [[], [0.5, 3]]}, "got q_top"),
+        (DRAFTED | {"q_top": [[], [3, "0.5"]]}, "got q_top"),
         (DRAFTED | {"considered": 7, "parents": "x"}, "got parents: 'x'"),
     ],
 )
