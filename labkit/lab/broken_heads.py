@@ -23,8 +23,8 @@ from labkit.heads.eagle import EagleHead, HeadStep
 Change = Callable[[EagleHead], EagleHead]
 
 
-def twin(head: EagleHead, **config: Any) -> EagleHead:
-    """A head on the very same weights, with modules and a config of its own."""
+def twin(head: Any, **config: Any) -> Any:
+    """A head of any kind on the very same weights, with modules and a config of its own."""
     shared: dict[int, Any] = {id(t): t for t in (*head.parameters(), *head.buffers())}
     other = copy.deepcopy(head, shared)
     other.config = replace(head.config, **config)

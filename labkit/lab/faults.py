@@ -1,7 +1,8 @@
-"""Silent faults, one at a time: an EAGLE head that is run wrongly still writes the right text.
+"""Silent faults, one at a time: a head that is run wrongly still writes the right text.
 
 Owns: drafters with a fault, and what a fault costs on a model.
-Does not know: what the faults are (`labkit.lab.gallery`) and how they are made.
+Does not know: what the faults are and how they are made (`labkit.lab.gallery` for EAGLE heads,
+`labkit.lab.gallery_mtp` for prediction modules).
 Invariants: every drafter from here drafts chains, the healthy one too, so that two of them differ
 in the fault alone; the texts that are compared are greedy.
 
@@ -10,15 +11,18 @@ in the fault alone; the texts that are compared are greedy.
     faults.measure(lab, prompts, method="eagle3")               # what each costs
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.drafters.eagle import Eagle
+from labkit.drafters.mtp import Mtp
+from labkit.drafters.on_pairs import OnPairs
 from labkit.errors import BadInput, require
 from labkit.heads.checkpoints.read import name_of
-from labkit.heads.eagle import EagleHead
+from labkit.heads.mtp import MtpHead
 from labkit.lab.gallery import GALLERY, Fault
+from labkit.lab.gallery_mtp import MODULES
 from labkit.lab.heads import EAGLE
 from labkit.lab.session import Lab
 from labkit.lab.tables import Table
@@ -29,6 +33,7 @@ from labkit.trace import Trace
 __all__ = [
     "GALLERY",
     "HEALTHY",
+    "MODULES",
     "Cost",
     "Costs",
     "Fault",
@@ -39,11 +44,13 @@ __all__ = [
 ]
 
 HEALTHY = "healthy"
+_ALL = {**GALLERY, **MODULES}
+_METHODS = (*EAGLE, "mtp")
 
 
-def catalogue() -> Table:
-    """All faults in a table."""
-    rows = tuple((f"`{f.key}`", f.title, f.wrong, f.heads, f.source) for f in GALLERY.values())
+def catalogue(gallery: Mapping[str, Fault] = GALLERY) -> Table:
+    """All faults of one kind of head in a table: `GALLERY` or `MODULES`."""
+    rows = tuple((f"`{f.key}`", f.title, f.wrong, f.heads, f.source) for f in gallery.values())
     return Table(
         ("key", "fault", "what is wrong", "heads", "who had it"),
         rows,
@@ -51,23 +58,23 @@ def catalogue() -> Table:
     )
 
 
-def drafter(lab: Lab, key: str, *, method: str = "eagle3", head: EagleHead | None = None) -> Eagle:
+def drafter(lab: Lab, key: str, *, method: str = "eagle3", head: Any = None) -> OnPairs:
     """A drafter with one fault, for ``lab.record(prompt, drafter=...)``; chains only.
 
     Args:
-        key: of `GALLERY`, or "healthy".
-        method: one of the eagle methods; its head is the one that ``lab`` would draft with.
+        key: of `GALLERY` (`MODULES` for prediction modules), or "healthy".
+        method: an eagle method or "mtp"; its head is the one that ``lab`` would draft with.
         head: one of your own instead.
 
     Raises:
-        BadInput: an unknown key, a method that is not EAGLE, a fault that this head cannot have.
+        BadInput: an unknown key, another method, a fault that this head cannot have.
     """
     head = head or _head_of(lab, method)
     if key == HEALTHY:
-        return Eagle(head, name=HEALTHY)
+        return Mtp(head, name=HEALTHY) if _modules(head) else Eagle(head, name=HEALTHY)
     layers = _layers(lab)
     fault = _fault(key)
-    if not fault.exists(head, layers):
+    if key not in _gallery(head) or not fault.exists(head, layers):
         raise BadInput(
             f"fault {key!r}",
             expected=f"a head that can have it: {fault.heads}",
@@ -79,24 +86,30 @@ def drafter(lab: Lab, key: str, *, method: str = "eagle3", head: EagleHead | Non
     return made
 
 
-def available(
-    lab: Lab, *, method: str = "eagle3", head: EagleHead | None = None
-) -> tuple[str, ...]:
+def available(lab: Lab, *, method: str = "eagle3", head: Any = None) -> tuple[str, ...]:
     """Keys of the faults that this head can have, with this tokenizer."""
     head, layers = head or _head_of(lab, method), _layers(lab)
     template = bool(lab.tokenizer.chat_template)
     return tuple(
         key
-        for key, fault in GALLERY.items()
+        for key, fault in _gallery(head).items()
         if fault.exists(head, layers) and (template or fault.chat)
     )
 
 
-def _head_of(lab: Lab, method: str) -> EagleHead:
-    require(method in EAGLE, "method", "one of " + ", ".join(EAGLE), method)
+def _head_of(lab: Lab, method: str) -> Any:
+    require(method in _METHODS, "method", "one of " + ", ".join(_METHODS), method)
     found = lab.drafter(method)
-    assert isinstance(found, Eagle)
+    assert isinstance(found, OnPairs)
     return found.head
+
+
+def _modules(head: Any) -> bool:
+    return isinstance(head, MtpHead)
+
+
+def _gallery(head: Any) -> Mapping[str, Fault]:
+    return MODULES if _modules(head) else GALLERY
 
 
 def _layers(lab: Lab) -> int:
@@ -104,14 +117,14 @@ def _layers(lab: Lab) -> int:
 
 
 def _fault(key: str) -> Fault:
-    if key not in GALLERY:
+    if key not in _ALL:
         raise BadInput(
             "fault",
-            expected="one of " + ", ".join(GALLERY),
+            expected="one of " + ", ".join(_ALL),
             got=repr(key),
             next_step="choose a key of the gallery",
         )
-    return GALLERY[key]
+    return _ALL[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +204,7 @@ class Costs:
 
 
 def _title(key: str) -> str:
-    return GALLERY[key].title if key in GALLERY else "healthy head"
+    return _ALL[key].title if key in _ALL else "healthy head"
 
 
 def _cells(row: Cost, deep: int) -> tuple[str, ...]:
@@ -207,7 +220,7 @@ def measure(
     *,
     keys: Sequence[str] | None = None,
     method: str = "eagle3",
-    head: EagleHead | None = None,
+    head: Any = None,
     max_new_tokens: int = 48,
     draft_length: int = 4,
     progress: Progress = silent,
@@ -230,7 +243,7 @@ def measure(
     head = head or _head_of(lab, method)
     if keys is None:
         texts_given = all(isinstance(prompt, str) for prompt in prompts)
-        keys = [key for key in available(lab, head=head) if texts_given or GALLERY[key].chat]
+        keys = [key for key in available(lab, head=head) if texts_given or _ALL[key].chat]
     drafters = {key: drafter(lab, key, head=head) for key in (HEALTHY, *keys)}
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "draft_length": draft_length}
     lab.config(**settings)
@@ -238,12 +251,13 @@ def measure(
     rows = []
     for done, (key, one) in enumerate(drafters.items()):
         progress(key, done, len(drafters))
-        chat = key == HEALTHY or GALLERY[key].chat
+        chat = key == HEALTHY or _ALL[key].chat
         traces = [lab.record(p, drafter=one, chat=chat, **settings) for p in prompts]
         found = [trace.tokens for trace in traces]
         texts = texts or found
         rows.append(_cost(key, traces, same=found == texts if chat else None))
-    return Costs(name_of(head.config), len(prompts), max_new_tokens, draft_length, tuple(rows))
+    told = "MTP" if _modules(head) else name_of(head.config)
+    return Costs(told, len(prompts), max_new_tokens, draft_length, tuple(rows))
 
 
 def _cost(key: str, traces: Sequence[Trace], *, same: bool | None) -> Cost:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from labkit.drafters.eagle import Eagle
+from labkit.drafters.on_pairs import OnPairs
 from labkit.drafters.pairs import Pairs
 from labkit.heads.eagle import EagleHead
 from labkit.lab import broken_heads as make
@@ -39,8 +40,8 @@ class Fault:
     source: str
     found_by: str
     heads: str
-    exists: Callable[[EagleHead, int], bool]
-    drafter: Callable[[EagleHead, int], Eagle]
+    exists: Callable[[Any, int], bool]
+    drafter: Callable[[Any, int], OnPairs]
     chat: bool = True
 
     @property
