@@ -5,7 +5,8 @@ Invariants: everything here differs from the right thing in exactly the way its 
 nothing in the rest of the lab imports this module.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from labkit.draft import Draft
 from labkit.drafters.base import Commit, Drafter
-from labkit.events import Trial
+from labkit.events import AnyEvent, Committed, Finished, Trial
 from labkit.lab.session import Lab
 from labkit.sampling import Rng, Warp
 from labkit.target import Scores, Target
@@ -131,13 +132,13 @@ class Late(Drafter):
 def never_forgets(lab: Lab) -> Lab:
     """A bench on the same model whose target keeps the slots of rejected tokens, so that later
     tokens read them, and stand at later positions than they have in the text."""
-    return _with_target(lab, _NeverForgets)
+    return _with_target(lab, NeverForgets)
 
 
 def resets(lab: Lab) -> Lab:
     """A bench on the same model that empties the target's cache after every round and computes
     the whole text again: right, and wasteful. ``lab.target.recomputed`` counts the positions."""
-    return _with_target(lab, _Resets)
+    return _with_target(lab, Resets)
 
 
 def _with_target(lab: Lab, wrapper: Callable[[Target], Any]) -> Lab:
@@ -156,7 +157,9 @@ class _Wrapped:
         return getattr(self._target, name)
 
 
-class _NeverForgets(_Wrapped):
+class NeverForgets(_Wrapped):
+    """Keeps the slots of rejected tokens; see `never_forgets`."""
+
     def score(self, tree: DraftTree) -> Scores:
         self._nodes = len(tree)
         return self._target.score(tree)
@@ -165,7 +168,9 @@ class _NeverForgets(_Wrapped):
         return self._target.commit(tuple(range(self._nodes)))
 
 
-class _Resets(_Wrapped):
+class Resets(_Wrapped):
+    """Empties the cache after every round; see `resets`."""
+
     def prefill(self, tokens: Sequence[int]) -> dict[str, Tensor]:
         self._text, self.recomputed = list(tokens[:-1]), 0
         return self._target.prefill(tokens)
@@ -181,3 +186,76 @@ class _Resets(_Wrapped):
         self._target.append(torch.tensor(self._text, device=self._target.device))
         self.recomputed += len(self._text)
         return self._target.committed_slots[-len(path) :]
+
+
+class StalePositions(Target):
+    """Forgets the slots of rejected tokens, and still counts them: after a rejection every token
+    stands further on than it does in the text.
+
+    text        a b c          d e        (x y were drafted after c and rejected)
+    positions   0 1 2          5 6        should be 3 4
+    """
+
+    def prefill(self, tokens: Sequence[int]) -> dict[str, Tensor]:
+        self._ahead = 0
+        return super().prefill(tokens)
+
+    def commit(self, path: Sequence[int]) -> tuple[int, ...]:
+        rejected = len(self._slots) - len(path)
+        kept = super().commit(path)
+        self._ahead += rejected
+        return kept
+
+    def _padded(self, tree: DraftTree) -> tuple[Tensor, list[int], Tensor]:
+        ids, positions, ancestors = super()._padded(tree)
+        last = (self.context_limit or max(positions) + self._ahead + 1) - 1
+        return ids, [min(at + self._ahead, last) for at in positions], ancestors
+
+
+class NoTreeMask(Target):
+    """Every node sees all nodes before it, its siblings and other branches too; a chain is as
+    ever.
+
+    parents -1 0 0 1      rows 1000 1100 1110 1111, should be 1000 1100 1010 1101
+    """
+
+    def _padded(self, tree: DraftTree) -> tuple[Tensor, list[int], Tensor]:
+        ids, positions, ancestors = super()._padded(tree)
+        n = len(tree)
+        ancestors[:n, :n] = torch.ones(n, n, dtype=torch.bool).tril_()
+        return ids, positions, ancestors
+
+
+def fresh(kind: Callable[..., Target], target: Target) -> Target:
+    """A target of another kind on the model of ``target``, with a cache of its own."""
+    return kind(target.model, needs=target.needs, width=target.width)
+
+
+def stops_late(
+    events: Iterator[AnyEvent], *, eos: Collection[int] = (), stop_strings: Sequence[str] = ()
+) -> Iterator[AnyEvent]:
+    """A run whose stop test comes once per round and looks at where the round ended: at the last
+    token, and at the text so far. What came before it in the round is not looked at, and text
+    past a stop string stays.
+
+    Args:
+        events: a run that knows of no end, of `labkit.decode.speculate`; closed at the stop.
+        eos, stop_strings: what should have ended it.
+    """
+    text, count = "", 0
+    with closing(cast(Generator[AnyEvent, None, None], events)) as run:
+        for event in run:
+            yield event
+            if not isinstance(event, Committed):
+                continue
+            text, count = text + event.text, count + len(event.tokens)
+            ended = event.tokens[-1] in eos
+            if ended or any(stop in text for stop in stop_strings):
+                yield Finished(
+                    round=event.round,
+                    reason="eos" if ended else "stop_string",
+                    new_tokens=count,
+                    slots_before=event.slots_after,
+                    slots_after=event.slots_after,
+                )
+                return

@@ -1,0 +1,155 @@
+"""The switches: one for each fault, a button that runs it, and both runs side by side.
+
+Owns: the widget, and the page that stands in for it without a kernel.
+Does not know: what the faults are, how they are run.
+Invariants: one switch at a time, since they are one group of radio buttons; the controls are off
+while a run goes on; nothing runs before somebody presses the button.
+
+Built of Text, RadioButtons, Button and HTML alone, which every notebook front end has.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.lab.breaking import BREAKS, Breakage, catalogue, show
+from labkit.lab.cards import Card, plain
+from labkit.lab.session import Lab
+from labkit.viz.loading import stepper_class
+
+# Radio labels are one fixed line by default.
+_STYLE = (
+    "<style>.labkit-break .widget-radio-box{margin:0!important;max-width:100%;"
+    "display:grid!important;grid-template-columns:repeat(auto-fill,minmax(17em,1fr));column-gap:1em;width:100%}"
+    ".labkit-break .widget-radio-box label{height:auto!important;white-space:normal!important;"
+    "line-height:1.5!important;margin:.15em 0!important;overflow:visible!important}"
+    ".labkit-break .widget-inline-hbox,.labkit-break .widget-radio{width:100%!important}</style>"
+)
+_RUN_ME = "Run this cell to switch the faults on and off."
+
+
+class BreakIt:
+    """Display it; or drive it: ``panel.run("no_rollback")``.
+
+    Args:
+        prompt: what to begin with; the learner can change it.
+        run: what runs a fault, of the signature of `labkit.lab.breaking.show`.
+        options: passed on to it: max_new_tokens, draft_length, seed, drafter, head.
+
+    ``result`` is the last `Breakage`, None before.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        prompt: str = "Why is the sky blue? Answer in three short sentences.",
+        *,
+        run: Callable[..., Breakage] = show,
+        **options: Any,
+    ) -> None:
+        self.result: Breakage | None = None
+        self.prompt = prompt
+        self._lab, self._run, self._options = lab, run, options
+        self._box: Any = None
+
+    def run(self, key: str) -> Breakage:
+        """Run a fault with the prompt as it stands, and show it."""
+        self.result = self._run(self._lab, key, self.prompt, **self._options)
+        if self._box is not None:
+            self._show_result()
+        return self.result
+
+    @property
+    def widget(self) -> Any:
+        """The ipywidgets box, made once."""
+        if self._box is None:
+            self._box = self._build()
+        return self._box
+
+    def _build(self) -> Any:
+        import ipywidgets as w
+
+        wide = w.Layout(width="auto")
+        self._text = w.Text(value=self.prompt, description="Prompt", layout=wide)
+        names = [(plain(fault.title), key) for key, fault in BREAKS.items()]
+        self._switch = w.RadioButtons(options=names, value=names[0][1], layout=wide)
+        self._go = w.Button(
+            description="Run it broken, and healthy", button_style="info", layout=wide
+        )
+        self._play = [
+            w.Button(description=f"Step through the {name} run", layout=wide, disabled=True)
+            for name in ("broken", "healthy")
+        ]
+        self._about, self._said, self._found = w.HTML(), w.HTML(), w.HTML()
+        self._switch.observe(lambda _: self._tell_fault(), names="value")
+        self._text.observe(lambda _: self._take_prompt(), names="value")
+        self._go.on_click(lambda _: self._pressed())
+        for button, name in zip(self._play, ("broken", "healthy"), strict=True):
+            button.on_click(lambda _, name=name: self._step_through(name))
+        self._tell_fault()
+        bar = w.HBox([self._go, *self._play], layout=w.Layout(flex_flow="row wrap"))
+        self._parts = [w.HTML(_STYLE), self._text, self._switch, self._about, bar, self._said]
+        box = w.VBox([*self._parts, self._found])
+        box.add_class("labkit-break")
+        return box
+
+    def _take_prompt(self) -> None:
+        self.prompt = self._text.value
+
+    def _tell_fault(self) -> None:
+        self._about.value = BREAKS[self._switch.value].card.html
+
+    def _pressed(self) -> None:
+        """Run what is switched on; whatever goes wrong is told, and the controls come back."""
+        controls = [self._text, self._switch, self._go, *self._play]
+        for control in controls:
+            control.disabled = True
+        self._said.value = Card("…", "Running the prompt, healthy and broken.").html
+        try:
+            self.run(self._switch.value)
+        except LabError as error:
+            self._said.value = Card("✗", str(error)).html
+        except KeyboardInterrupt:
+            self._said.value = Card("…", "Interrupted. Nothing is left behind.").html
+        finally:
+            for control in controls[:3]:
+                control.disabled = False
+            for button in self._play:
+                button.disabled = self.result is None
+
+    def _show_result(self) -> None:
+        assert self.result is not None
+        self._box.children = [*self._parts, self._found]  # an old stepper goes
+        self._said.value = Card("✓" if self.result.caught_by else "…", self.result.sentence).html
+        self._found.value = self.result.html
+        for button in self._play:
+            button.disabled = False
+
+    def _step_through(self, name: str) -> None:
+        import ipywidgets as w
+
+        assert self.result is not None
+        ran = self.result.broken if name == "broken" else self.result.healthy
+        title = f"{self.result.fault.title}: the {name} run"
+        stepper = stepper_class()(ran.trace, title=title)
+        if not isinstance(stepper, w.Widget):  # anywidget is missing: a picture, and what to do
+            stepper = w.HTML(stepper._repr_mimebundle_()["text/html"])
+        self._box.children = [*self._parts, self._found, stepper]
+
+    @property
+    def html(self) -> str:
+        """The page without a kernel: the last result, or the catalogue."""
+        shown = self.result.html if self.result else catalogue().html
+        return f"{shown}<p><em>{_RUN_ME}</em></p>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
+        return {
+            "text/plain": repr(self),
+            "text/html": self.html,
+            "application/vnd.jupyter.widget-view+json": view,
+        }
+
+    def __repr__(self) -> str:
+        told = self.result.sentence if self.result else catalogue().sentence
+        return f"Break it. {told}"
