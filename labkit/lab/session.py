@@ -8,6 +8,7 @@ Invariants: every run of a session starts from a fresh sequence; two sessions sh
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ class Lab:
     target: Target = field(init=False)
     _with_states: dict[tuple[str, ...], Target] = field(init=False, default_factory=dict)
     _drafters: dict[str, Drafter] = field(init=False, default_factory=dict)
+    _makers: dict[str, Callable[..., Drafter]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         check_confidence(self.confidence)
@@ -156,19 +158,44 @@ class Lab:
         """
         check_method(method, available=AVAILABLE)
         if method not in self._drafters:
-            makers: dict[str, Callable[[], Drafter]] = {
-                "ar": Nothing,
-                "ngram": NGram,
-                "draft": self._draft_model,
-            }
-            make = makers.get(method) or (lambda: self._on_states(method))
-            self._drafters[method] = make()
+            self._drafters[method] = self.new_drafter(method)
         return self._drafters[method]
 
-    def _on_states(self, method: str) -> Drafter:
+    def new_drafter(self, method: str, *, shape: Shape | None = None) -> Drafter:
+        """A drafter with caches of its own, on weights that are loaded once per session.
+
+        Args:
+            shape: for the methods with a head; None: as the session drafts.
+
+        Raises:
+            BadInput: an unknown method, or one that drafts in no such shape. ModelUnavailable: no
+            draft model or head for this target.
+        """
+        check_method(method, available=AVAILABLE)
+        row = HEADS.get(method)
+        options: dict[str, Any] = {}
+        if row is not None:
+            options["shape"] = shape or self.shape or row.shape
+            self._check_shape(method, options["shape"])
+        elif shape not in (None, Chain()):
+            raise BadInput(
+                f"drafts of method {method!r}",
+                expected="chains",
+                got=f"a tree ({type(shape).__name__})",
+                next_step="choose a method with a head: " + ", ".join(HEADS),
+            )
+        if method not in self._makers:
+            plain: dict[str, Callable[[], Callable[..., Drafter]]] = {
+                "ar": lambda: Nothing,
+                "ngram": lambda: NGram,
+                "draft": self._draft_model,
+            }
+            find = plain.get(method) or (lambda: self._on_states(method))
+            self._makers[method] = find()
+        return self._makers[method](**options)
+
+    def _on_states(self, method: str) -> Callable[..., Drafter]:
         row = HEADS[method]
-        shape = self.shape or row.shape
-        self._check_shape(method, shape)
         dtype, device = self.loaded.dtype, self.loaded.device
         head = head_for(
             method,
@@ -181,7 +208,7 @@ class Lab:
         )
         if self.loaded.linear == "skinny":
             use_skinny_linear(head)
-        return row.drafter(head, shape=shape, confidence=self.confidence, name=method)
+        return partial(row.drafter, head, confidence=self.confidence, name=method)
 
     def _check_shape(self, method: str, shape: Shape) -> None:
         count = self.target.recurrent_layers
@@ -205,7 +232,7 @@ class Lab:
             )
         return self._with_states[drafter.needs]
 
-    def _draft_model(self) -> DraftModel:
+    def _draft_model(self) -> Callable[..., Drafter]:
         source = self.draft or shipped(self.model, kind="draft")
         if source is None:
             raise ModelUnavailable(
@@ -226,9 +253,10 @@ class Lab:
             )
             if self.loaded.linear == "skinny":
                 use_skinny_linear(weights.model)
-            return DraftModel(weights.model, ids=weights.vocab_ids, **shared)
+            return partial(DraftModel, weights.model, ids=weights.vocab_ids, **shared)
         other = load_model(source, dtype=dtype, device=device)
-        return DraftModel(other.model, tokenizers=(self.tokenizer, other.tokenizer), **shared)
+        tokenizers = (self.tokenizer, other.tokenizer)
+        return partial(DraftModel, other.model, tokenizers=tokenizers, **shared)
 
     def config(self, **settings: Any) -> DecodeConfig:
         """A `DecodeConfig` that ends at this model's end-of-text ids, changed by ``settings``."""

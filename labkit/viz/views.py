@@ -31,7 +31,12 @@ _MARGIN = 12
 
 
 def ribbon(
-    trace: Trace, *, round: int | None = None, node: int | None = None, width: int = 960
+    trace: Trace,
+    *,
+    round: int | None = None,
+    node: int | None = None,
+    width: int = 960,
+    lines: int = 12,
 ) -> Picture:
     """The new tokens and what became of each drafted one.
 
@@ -39,6 +44,7 @@ def ribbon(
         round: stop after this round (1 is the first) and show its accept tests, p, q and u.
         node: with ``round``: list the likeliest tokens at this drafted node (full detail only).
         width: of the page, in CSS pixels.
+        lines: most lines of text; older ones fold.
 
     Raises:
         BadInput: there is no such round or node.
@@ -48,7 +54,7 @@ def ribbon(
     if node is not None:
         _check_node(story, round, node)
     inner = width - 2 * _MARGIN
-    scenes = [("", Ribbon(story, width=inner).scene(state))]
+    scenes = [("", Ribbon(story, width=inner, most=lines).scene(state))]
     drafted = len(story.trees[round - 1]) - 1 if round is not None else 0
     if drafted:
         tests = inspector_scene(story, state, node=node, rows=drafted)

@@ -1,0 +1,159 @@
+"""Buttons and fields that belong together: what they do, and what is said when it goes wrong.
+
+Owns: one action at a time, and errors as sentences. Does not know: what the actions are.
+Invariants: an action that raises becomes a card, never a traceback in a log that nobody reads, and
+its frames are let go; while one is at work every control is disabled; each control calls its
+action once, however often its cell was run.
+
+Plain ipywidgets, the set that versions 7 and 8 share.
+"""
+
+import html
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import ipywidgets as w
+
+from labkit.errors import LabError
+from labkit.lab.cards import Card
+
+Action = Callable[[], object]
+"""Does something; what it returns is shown as a sentence (None: nothing is said)."""
+_STYLE = (
+    "<style>.labkit-desk .widget-html-content,.labkit-desk .jupyter-widget-html-content"
+    "{line-height:1.5;font-size:14px}.labkit-desk .widget-label,.labkit-desk .jupyter-button"
+    "{font-size:14px}.labkit-desk .labkit-narrow{display:none}"
+    "@media(max-width:700px){.labkit-desk .labkit-narrow{display:block}"
+    ".labkit-desk .labkit-wide{display:none}.labkit-desk table{font-size:13px}}"
+    ".labkit-desk table td,.labkit-desk table th{border-top:1px solid rgba(128,128,128,.35)}"
+    "</style>"
+)
+
+
+class Panel:
+    """Controls that share one message line.
+
+    Args:
+        redraw: brings pictures and fields up to date, after every action.
+    """
+
+    def __init__(self, redraw: Callable[[], None]) -> None:
+        self._redraw = redraw
+        self._controls: list[Any] = []
+        self._busy = False
+        self.message = w.HTML(_STYLE)
+
+    def say(self, card: Card | None) -> None:
+        """Show ``card``, or nothing."""
+        self.message.value = _STYLE + (card.html if card else "")
+
+    def act(self, action: Action) -> None:
+        """Do it, say how it went, and draw again. Ignored while another action is at work."""
+        if self._busy:
+            return
+        self._busy = True
+        self._enable(False)
+        self.say(Card("…", "At work."))
+        try:
+            said = action()
+            self.say(None if said is None else Card("✓", str(said)))
+            self._redraw()
+        except (Exception, KeyboardInterrupt) as error:
+            self.say(Card("✗", _told(error)))
+            self._draw_anyhow()
+        finally:
+            self._enable(True)
+            self._busy = False
+
+    def _draw_anyhow(self) -> None:
+        """The fields show what is so, also after a failure; a picture that cannot be drawn has
+        been complained of already."""
+        try:
+            self._redraw()
+        except LabError as error:
+            self.say(Card("✗", str(error)))
+
+    def _enable(self, on: bool) -> None:
+        for control in self._controls:
+            control.disabled = not on
+
+    def button(self, words: str, action: Action, *, kind: str = "", tip: str = "") -> Any:
+        """kind: "primary" for what one does most; tip: what it does, in a sentence."""
+        made = w.Button(
+            description=words, button_style=kind, tooltip=tip, layout=w.Layout(width="auto")
+        )
+        made.on_click(lambda _: self.act(action))
+        self._controls.append(made)
+        return made
+
+    def text(self, label: str, *, hint: str, width: str = "16em") -> Any:
+        """A field to type into."""
+        return self._add(
+            w.Text(description=label, placeholder=hint, continuous_update=False), width=width
+        )
+
+    def chooser(self, label: str, options: Sequence[Any], *, width: str = "15em") -> Any:
+        """A menu."""
+        return self._add(w.Dropdown(description=label, options=options), width=width)
+
+    def whole(self, label: str, *, most: int, value: int = 0, width: str = "17em") -> Any:
+        """A slider over whole numbers from 0."""
+        made = w.IntSlider(value, 0, most, description=label, continuous_update=False)
+        return self._add(made, width=width)
+
+    def real(self, label: str, *, most: float, value: float, width: str = "17em") -> Any:
+        """A slider from 0 in steps of 0.1."""
+        made = w.FloatSlider(
+            value=value, min=0.0, max=most, step=0.1, description=label, continuous_update=False
+        )
+        return self._add(made, width=width)
+
+    def _add(self, control: Any, *, width: str) -> Any:
+        control.style.description_width = "initial"
+        control.layout = w.Layout(width=width, max_width="100%")
+        self._controls.append(control)
+        return control
+
+
+def row(*parts: Any) -> Any:
+    """Side by side, and below each other where the page is narrow."""
+    layout = w.Layout(flex_flow="row wrap", align_items="center", width="100%")
+    return w.HBox(list(parts), layout=layout)
+
+
+def heading(words: str) -> Any:
+    """A name for the controls below it."""
+    return w.HTML(f"<b>{html.escape(words)}</b>")
+
+
+def box(*parts: Any) -> Any:
+    """The whole desk."""
+    made = w.VBox(list(parts), layout=w.Layout(width="100%"))
+    made.add_class("labkit-desk")
+    return made
+
+
+def page() -> Any:
+    """A place for drawings and tables."""
+    return w.HTML(layout=w.Layout(width="100%"))
+
+
+def for_both_widths(draw: Callable[[int], Iterable[str]]) -> str:
+    """Drawings for a wide page and for a telephone, of which the page shows one.
+
+    Args:
+        draw: page width in pixels -> drawings.
+    """
+    kinds = (("labkit-wide", 960), ("labkit-narrow", 350))
+    return "".join(f'<div class="{name}">{"".join(draw(width))}</div>' for name, width in kinds)
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, LabError):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "Interrupted. Nothing of this action was kept; try again."
+    return (
+        f"This did not work ({type(error).__name__}: {error}). Nothing of it was kept. Go back a "
+        "round and try again, or run the cell again."
+    )
