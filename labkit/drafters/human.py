@@ -2,7 +2,7 @@
 
 Owns: the words on offer. Does not know: tokenizers, widgets, the target.
 Invariants: costs no forward; judged as one-hot, since nobody knows what a person's words were
-drawn from; an offer that the text has left is not made again.
+drawn from; an offer belongs to one text, and is made behind no other.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,8 @@ class Human(Drafter):
     name = "human"
 
     def __init__(self) -> None:
-        self.reset()
+        self._after: tuple[int, ...] = ()
+        self._guess: tuple[int, ...] = ()
 
     @property
     def context_limit(self) -> int | None:
@@ -38,18 +39,19 @@ class Human(Drafter):
 
     def offer(self, after: Sequence[int], guess: Sequence[int]) -> None:
         """Put ``guess`` on offer, to follow the whole text ``after``. The last offer counts."""
-        self._start, self._guess = len(after), tuple(guess)
+        self._after, self._guess = tuple(after), tuple(guess)
 
     def reset(self) -> None:
-        self._start, self._guess = 0, ()
+        pass  # the offer is good for its text, whoever reads that again
 
     def propose(self, tokens: Sequence[int], rng: Rng, *, depth: int, warp: Warp) -> Draft:
         return Draft.deterministic(DraftTree.chain((tokens[-1], *self._left(tokens)[:depth])))
 
     def _left(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """What is left of the offer, if the text has gone its way."""
-        written = tuple(tokens[self._start :])
-        follows = self._start <= len(tokens) and written == self._guess[: len(written)]
+        start = len(self._after)
+        written = tuple(tokens[start:])
+        follows = tuple(tokens[:start]) == self._after and written == self._guess[: len(written)]
         return self._guess[len(written) :] if follows else ()
 
     def observe(self, commit: Commit) -> None:
