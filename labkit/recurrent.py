@@ -101,6 +101,10 @@ class States:
         """How many recurrent layers there are."""
         return len(self.layers)
 
+    def kept(self, length: int) -> tuple[Tensor, ...]:
+        """Window and state of each layer as they were kept for ``length`` committed tokens."""
+        return tuple(t for state in self._kept[length] for t in state if t is not None)
+
     def restore(self, length: int) -> None:
         """Put the states back that were kept for ``length`` committed tokens."""
         if self.layers:

@@ -102,6 +102,11 @@ class Target:
         return int(limit) if limit else None
 
     @property
+    def recurrent_states(self) -> tuple[Tensor, ...]:
+        """Of the committed text: window and state of each recurrent layer; () without any."""
+        return self._cache.states.kept(self.length)
+
+    @property
     def recurrent_layers(self) -> int:
         """Layers without slots, which carry a state; with any of them, drafts must be chains."""
         return len(self._cache.states)

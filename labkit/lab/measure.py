@@ -5,11 +5,14 @@ Invariants: the model's text is not changed; what was scored is forgotten.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 
 from labkit.drafters.base import Drafter
+from labkit.drafters.on_pairs import OnPairs
 from labkit.drafters.shapes import Costs
 from labkit.errors import BadInput
 from labkit.lab.session import Lab
@@ -88,6 +91,41 @@ def tree_costs(
             next_step="give an EAGLE drafter",
         )
     return Costs(tuple(sorted(verify.items())), draft=spent.draft / spent.draft_forwards)
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """Seconds of one draft step and what it is made of, beside one single-token target step.
+
+    output: the part of ``draft`` in the head's output layer, of ``words`` words; all_words: what
+    the target's own output layer takes, of every word.
+    """
+
+    target: float
+    draft: float
+    words: int
+    output: float
+    all_words: float
+
+
+def step_parts(lab: Lab, drafter: OnPairs, *, repeats: int = 9) -> StepParts:
+    """Where the time of a draft step goes, on this machine: medians, after one that is not counted.
+
+    Args:
+        drafter: with an EAGLE head or prediction modules.
+    """
+    head, rows = drafter.head, lab.model.get_output_embeddings()
+    costs = tree_costs(lab, drafter, (1,), repeats=repeats)
+    state = torch.ones(1, rows.weight.shape[1], dtype=rows.weight.dtype, device=rows.weight.device)
+    taken: dict[Any, list[float]] = {head.logits: [], rows: []}
+    with torch.inference_mode():
+        for _ in range(repeats + 1):
+            for layer, seconds in taken.items():
+                start = lab.clock()
+                layer(state)
+                seconds.append(lab.clock() - start)
+    output, every = (median(seconds[1:]) for seconds in taken.values())
+    return StepParts(costs.of(1), costs.draft, len(head.vocab_ids), output, every)
 
 
 def weight_bytes(lab: Lab) -> int:
