@@ -430,3 +430,27 @@ _HANDED_ON = Exercise(
 def handed_on(learner: Callable[[Tensor, Tensor, bool], Rows], *, lang: str = "en") -> Result:
     """``learner(x, weight, norm_output) -> (row for the output layer, row for the next step)``."""
     return _HANDED_ON.judge(learner, lang=lang)
+
+
+# --- lesson 09: what a recurrent layer reads again ------------------------------------------------
+
+_READ_AGAIN = Exercise(
+    "read_again",
+    cases=[(4, 2), (4, 4), (4, 0), (1, 1), (3, 1), (1, 0)],
+    right=lambda drafted, accepted: 0 if accepted == drafted else accepted + 1,
+    mistakes={
+        "always": lambda drafted, accepted: accepted + 1,
+        "no_pending": lambda drafted, accepted: 0 if accepted == drafted else accepted,
+        "no_pending_always": lambda drafted, accepted: accepted,
+        "rejected": lambda drafted, accepted: drafted - accepted,
+        "all": lambda drafted, accepted: 0 if accepted == drafted else drafted + 1,
+        "never": lambda drafted, accepted: 0,
+    },
+    same=same_number,
+    show=short,
+)
+
+
+def read_again(learner: Callable[[int, int], int], *, lang: str = "en") -> Result:
+    """Tokens that a recurrent layer reads a second time: ``learner(drafted, accepted)``."""
+    return _READ_AGAIN.judge(learner, lang=lang)
