@@ -47,6 +47,7 @@ RIGHT = {
     checks.to_target: lambda draft_id, d2t: d2t[draft_id] + draft_id,
     checks.unrolled: lambda c, s: (c + s + 1, c + s + 2, len(range(c + 1)) + s),
     checks.handed_on: lambda x, w, switch: (normed(x, w), normed(x, w) if switch else x),
+    checks.read_again: lambda drafted, accepted: (accepted + 1) * (accepted < drafted),
 }
 
 
@@ -131,6 +132,12 @@ WRONG = [
     (checks.unrolled, lambda c, s: (c + 1, c + 2, c + s + 1), "stands_still"),
     (checks.unrolled, lambda c, s: (c + s + 1, c + s + 2, c + 1), "true_only"),
     (checks.unrolled, lambda c, s: (c + s + 1, c + s + 2, c + s), "not_itself"),
+    (checks.read_again, lambda d, a: 1 + a, "always"),
+    (checks.read_again, lambda d, a: a if a < d else 0, "no_pending"),
+    (checks.read_again, lambda d, a: a, "no_pending_always"),
+    (checks.read_again, lambda d, a: d - a, "rejected"),
+    (checks.read_again, lambda d, a: d + 1 if a < d else 0, "all"),
+    (checks.read_again, lambda d, a: 0, "never"),
     (checks.handed_on, lambda x, w, s: (normed(x, w), x if s else normed(x, w)), "swapped"),
     (checks.handed_on, lambda x, w, s: (normed(x, w), normed(x, w)), "always"),
     (checks.handed_on, lambda x, w, s: (normed(x, w), x), "never"),
