@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -21,13 +21,15 @@ from odds import missed, p_value
 from labkit.config import DecodeConfig
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
-from labkit.drafters.eagle import Eagle
 from labkit.drafters.ngram import NGram
 from labkit.drafters.nothing import Nothing
 from labkit.drafters.shapes import Chain, DynamicTree, Shape, StaticTree
 from labkit.heads.eagle import random_head
+from labkit.heads.medusa import random_heads
+from labkit.heads.mtp import random_mtp
 from labkit.kernels import use_plain_linear, use_skinny_linear
 from labkit.lab.compare import first_difference
+from labkit.lab.heads import HEADS as METHODS
 from labkit.lab.load import load_model
 from labkit.lab.session import Lab
 from labkit.law import distance, exact_law
@@ -109,21 +111,40 @@ HEADS: dict[str, tuple[str, Shape]] = {
     "eagle31 tree": ("eagle31", DynamicTree(top_k=3, nodes=7)),
     "eagle31 random": ("eagle31", DynamicTree(top_k=3, nodes=7)),
     "eagle31 ruined": ("eagle31", DynamicTree(top_k=3, nodes=7)),
+    **{f"mtp{how}": ("mtp", Chain()) for how in ("", " random", " ruined")},
+    "mtp tree": ("mtp", DynamicTree(top_k=3, nodes=7)),
+    **{f"medusa{how}": ("medusa", Chain()) for how in ("", " random", " ruined")},
+    "medusa tree": ("medusa", DynamicTree(top_k=3, nodes=7)),
 }
+PARTS = {"medusa": "blocks"}  # what of a head is its own; layers of all others
 
 
-def with_head(lab: Lab, kind: str) -> Eagle:
+def made_at_random(lab: Lab, method: str, head: Any) -> Any:
+    """A head of the same shape with weights that nobody trained."""
+    words = {"seed": 1, "vocab_ids": head.vocab_ids}
+    if method == "mtp":
+        return random_mtp(lab.model, **words)
+    make = random_heads if method == "medusa" else random_head
+    return make(head.config, lab.model, **words)
+
+
+def with_head(lab: Lab, kind: str) -> Drafter:
     """A head that ships, or one of its shape with weights that nobody trained, or its own upside
     down."""
     method, shape = HEADS[kind]
-    head = cast(Eagle, lab.drafter(method)).head
+    head = own_head(lab, method)
     if kind.endswith("random"):
-        head = random_head(head.config, lab.model, seed=1, vocab_ids=head.vocab_ids)
+        head = made_at_random(lab, method, head)
     if kind.endswith("ruined"):
         head = copy.deepcopy(head)
-        for weight in head.layers.parameters():
+        for weight in getattr(head, PARTS.get(method, "layers")).parameters():
             weight.data.mul_(-1)
-    return Eagle(head, shape=shape)
+    return METHODS[method].drafter(head, shape=shape)
+
+
+def own_head(lab: Lab, method: str) -> Any:
+    drafter: Any = lab.drafter(method)
+    return drafter.heads if method == "medusa" else drafter.head
 
 
 def made(lab: Lab, kind: str, reference: Reference) -> Drafter:
@@ -165,8 +186,10 @@ def test_trained_heads_are_right_more_often_than_others(lab: Lab) -> None:
         ids = lab.tokens(QUESTION)
         trace = run(lab.target_for(drafter), drafter, ids, max_new_tokens=40, draft_length=3)
         accepted[kind] = acceptance(trace).accepted
-    untrained = max(accepted.pop("eagle31 random"), accepted.pop("eagle31 ruined"))
-    assert untrained < min(accepted.values()), accepted
+    for method in ("eagle31", "mtp", "medusa"):
+        untrained = [accepted.pop(f"{method} {how}") for how in ("random", "ruined")]
+        trained = [count for kind, count in accepted.items() if HEADS[kind][0] == method]
+        assert max(untrained) < min(trained), (method, untrained, accepted)
 
 
 def test_an_engine_that_errs_is_no_near_tie(lab: Lab, reference: Reference) -> None:
@@ -259,10 +282,10 @@ def test_every_course_of_a_run_together_gives_the_law(lab: Lab, law: Law) -> Non
 
 
 @pytest.mark.parametrize("shape", [Chain(), StaticTree(((0,), (1,)))], ids=["chain", "tree"])
-@pytest.mark.parametrize("method", ["eagle1", "eagle3", "eagle31"])
+@pytest.mark.parametrize("method", ["eagle1", "eagle3", "eagle31", "mtp", "medusa"])
 def test_heads_that_ship_keep_the_law(lab: Lab, law: Law, method: str, shape: Shape) -> None:
     """Exact, as above; the tree draws two siblings without replacement."""
-    drafter = Eagle(cast(Eagle, lab.drafter(method)).head, shape=shape)
+    drafter = METHODS[method].drafter(own_head(lab, method), shape=shape)
     assert distance(exact_law(lambda rng: sampled(lab, rng, drafter).tokens), law) < 1e-4
 
 
