@@ -8,7 +8,7 @@ import html
 from typing import TYPE_CHECKING
 
 from labkit.lab.cards import rich
-from labkit.lab.controls import Panel, box, for_both_widths, heading, page, row
+from labkit.lab.controls import Panel, box, for_both_widths, heading, page, row, told
 from labkit.viz.views import ribbon
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class ContestFace:
             '<div aria-live="polite" style="white-space:pre-wrap;border-left:4px solid #0072B2;'
             f'padding:.4em .9em;max-width:60em">{shown}<b>▏</b></div>'
         )
-        self.said.value = game.said.html if game.turns else ""
+        said = told(game.said) if game.turns else ""
+        self.said.value = f'<div role="status">{said}</div>'
         self.score.value = game.score.html
         self.picture.value = for_both_widths(
             lambda width: [ribbon(game.trace, width=width, lines=3).drawing]

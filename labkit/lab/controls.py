@@ -15,10 +15,11 @@ from typing import Any
 import ipywidgets as w
 
 from labkit.errors import LabError
-from labkit.lab.cards import Card
+from labkit.lab.cards import Card, rich
+from labkit.lab.tables import Table
 
 Action = Callable[[], object]
-"""Does something; what it returns is shown as a sentence (None: nothing is said)."""
+"""Does something; text that it returns is said, anything else is for `redraw` to show."""
 _STYLE = (
     "<style>.labkit-desk .widget-html-content,.labkit-desk .jupyter-widget-html-content"
     "{line-height:1.5;font-size:14px}.labkit-desk .widget-label,.labkit-desk .jupyter-button"
@@ -56,10 +57,10 @@ class Panel:
         self.say(Card("…", "At work."))
         try:
             said = action()
-            self.say(None if said is None else Card("✓", str(said)))
+            self.say(Card("✓", said) if isinstance(said, str) else None)
             self._redraw()
         except (Exception, KeyboardInterrupt) as error:
-            self.say(Card("✗", _told(error)))
+            self.say(Card("✗", _complaint(error)))
             self._draw_anyhow()
         finally:
             self._enable(True)
@@ -138,17 +139,22 @@ def page() -> Any:
     return w.HTML(layout=w.Layout(width="100%"))
 
 
+def told(table: Table) -> str:
+    """A table, or its sentence alone where it has no rows."""
+    return table.html if table.rows else f"<p>{rich(table.sentence)}</p>"
+
+
 def for_both_widths(draw: Callable[[int], Iterable[str]]) -> str:
     """Drawings for a wide page and for a telephone, of which the page shows one.
 
     Args:
         draw: page width in pixels -> drawings.
     """
-    kinds = (("labkit-wide", 960), ("labkit-narrow", 350))
+    kinds = (("labkit-wide", 960), ("labkit-narrow", 280))
     return "".join(f'<div class="{name}">{"".join(draw(width))}</div>' for name, width in kinds)
 
 
-def _told(error: BaseException) -> str:
+def _complaint(error: BaseException) -> str:
     if isinstance(error, LabError):
         return str(error)
     if isinstance(error, KeyboardInterrupt):

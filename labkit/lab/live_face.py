@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from labkit.config import AVAILABLE
 from labkit.lab.branches import Comparison
 from labkit.lab.cards import rich
-from labkit.lab.controls import Panel, box, for_both_widths, heading, page, row
+from labkit.lab.controls import Panel, box, for_both_widths, heading, page, row, told
 from labkit.lab.settings import SHAPES
 from labkit.viz.svg import visible
 
 if TYPE_CHECKING:
     from labkit.lab.live import Workbench
 
+_NONE = -1  # in the menu of guesses: none is chosen, there is no draft
 _RUN_ME = "Run this cell to work with it: draft, edit, verify, force, rewind, branch."
 
 
@@ -61,15 +62,15 @@ class Face:
 
     def _edits(self) -> Any:
         p, bench = self.panel, self.bench
-        self.node = p.chooser("Guess", [("no draft waits", None)])
+        self.node = p.chooser("Guess", [("no draft waits", _NONE)])
         self.guess = p.text("your words", hint="type a guess", width="15em")
         return box(
             heading("Edit the draft before it is judged"),
             row(
                 self.node,
                 self.guess,
-                p.button("Replace", lambda: bench.replace(self._node(), self.guess.value)),
-                p.button("Cut from here", lambda: bench.cut(self._node())),
+                p.button("Replace", lambda: bench.replace(self.node.value, self.guess.value)),
+                p.button("Cut from here", lambda: bench.cut(self.node.value)),
                 p.button("Add after it", lambda: bench.add(self.guess.value, after=self._last())),
             ),
         )
@@ -126,11 +127,8 @@ class Face:
         if not self._filling:  # a reader's hand, not `redraw`
             self.panel.act(lambda: self.bench.set(**changes))
 
-    def _node(self) -> int:
-        return self.node.value or 0
-
     def _last(self) -> int | None:
-        return None if self.node.value is None else self.node.value
+        return None if self.node.value == _NONE else int(self.node.value)
 
     def _branch(self) -> str:
         return f"You are on {self.bench.branch()} now."
@@ -151,7 +149,7 @@ class Face:
         self.picture.value = for_both_widths(
             lambda width: [picture.drawing for picture in bench.pictures(width=width)]
         )
-        self.table.value = self._present()
+        self.table.value = f'<div role="status">{self._present()}</div>'
         self.where.value = f'<div role="status">{rich(repr(bench))}</div>'
 
     def _present(self) -> str:
@@ -161,7 +159,7 @@ class Face:
             return compared.table.html
         if self.bench.pending:
             return self.bench.guesses.html
-        return self.bench.said.html if self.bench.steps else ""
+        return told(self.bench.said) if self.bench.steps else ""
 
     def _fill(self) -> None:
         bench, settings = self.bench, self.bench.settings
@@ -180,8 +178,8 @@ class Face:
             (name for name, shape in SHAPES.items() if shape == settings.shape), next(iter(SHAPES))
         )
 
-    def _nodes(self) -> list[tuple[str, int | None]]:
+    def _nodes(self) -> list[tuple[str, int]]:
         if self.bench.pending is None:
-            return [("no draft waits", None)]
+            return [("no draft waits", _NONE)]
         text, tree = self.bench.lab.token_text, self.bench.pending.draft.tree
         return [(f"{i} {visible(text(token))}", i) for i, token in enumerate(tree.tokens)]

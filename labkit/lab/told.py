@@ -80,7 +80,8 @@ def verdicts(round_: Round, words: Words) -> Table:
 
 
 def _less(top: tuple[tuple[int, float], ...]) -> str:
-    return f"below {probability(top[-1][1])}" if top else "0.00"
+    least = probability(top[-1][1]) if top else "<0.01"
+    return least if least.startswith("<") else f"below {least}"
 
 
 def verdict(round_: Round, words: Words) -> str:
