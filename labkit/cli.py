@@ -17,6 +17,7 @@ from labkit import __version__
 from labkit.cli_decode import bench, generate
 from labkit.cli_heads import export, inspect
 from labkit.cli_options import AsJson, emit
+from labkit.cli_trace import trace
 from labkit.cli_train import selfgen, train
 from labkit.errors import LabError
 
@@ -95,3 +96,4 @@ app.command()(selfgen)
 app.add_typer(train, name="train")
 app.command()(export)
 app.command()(inspect)
+app.add_typer(trace, name="trace")

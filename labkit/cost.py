@@ -4,7 +4,7 @@ Source: Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Sp
 Decoding", theorem 3.8. Owns: the formula and its plain words. Does not know: measurements.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.errors import require
@@ -18,6 +18,22 @@ def expected_tokens(*, alpha: float, draft_length: int) -> float:
     require(0 <= alpha <= 1, "alpha", "a number in [0, 1]", alpha)
     require(draft_length >= 0, "draft_length", "0 or more", draft_length)
     return float(sum(alpha**i for i in range(draft_length + 1)))
+
+
+def expected_by_depth(rates: Sequence[float], *, draft_length: int) -> float:
+    """Tokens per round when depth i is accepted with chance ``rates[i - 1]``, given that everything
+    above it was: 1 + r1 + r1 r2 + ... Past the last rate that one goes on.
+
+    With equal rates this is `expected_tokens`.
+    """
+    require(len(rates) > 0, "rates", "at least one", len(rates))
+    require(all(0 <= rate <= 1 for rate in rates), "rates", "numbers in [0, 1]", [*rates])
+    require(draft_length >= 0, "draft_length", "0 or more", draft_length)
+    reached, tokens = 1.0, 1.0
+    for i in range(draft_length):
+        reached *= rates[min(i, len(rates) - 1)]
+        tokens += reached
+    return tokens
 
 
 def speedup(
@@ -52,6 +68,20 @@ def round_speedup(*, tokens: float, draft: float, verify: float) -> float:
     require(draft >= 0, "draft", "0 or more", draft)
     require(verify > 0, "verify", "more than 0", verify)
     return tokens / (draft + verify)
+
+
+def along(points: Sequence[tuple[int, float]], at: float) -> float:
+    """A measured quantity between its points: along the line that joins two neighbours, beyond the
+    last point along the last line, before the first one as there.
+
+    Args:
+        points: (place, value), at least one, ascending by place.
+    """
+    if len(points) == 1 or at <= points[0][0]:
+        return points[0][1]
+    right = next((i for i, (place, _) in enumerate(points) if place >= at), len(points) - 1)
+    (x0, y0), (x1, y1) = points[right - 1], points[right]
+    return y0 + (y1 - y0) * (at - x0) / (x1 - x0)
 
 
 @dataclass(frozen=True)

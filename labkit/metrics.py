@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from labkit.events import Committed
-from labkit.trace import Trace
+from labkit.trace import Round, Trace
 from labkit.tree import DraftTree
 
 
@@ -200,6 +200,33 @@ def calibration(*traces: Trace, bins: int = 10) -> tuple[Calibrated, ...]:
     )
 
 
+def tokens_by_nodes(*traces: Trace, most: int) -> tuple[tuple[float, float], ...]:
+    """What smaller trees would have brought: (tokens per round, depth) with 0 to ``most`` nodes.
+
+    A dynamic tree keeps the candidates with the largest confidence, so the tree of n nodes lies
+    inside every larger one: of each recorded round, the n surest nodes are taken, and the accepted
+    path counts as far as it stays among them. The target's own token is counted. Exact at
+    temperature 0; pooled over the rounds that said their confidence.
+    """
+    rounds = [
+        (tree, path, r.drafted.confidence)
+        for trace in traces
+        for r, (tree, path) in zip(_verified(trace), _verified_trees([trace]), strict=True)
+        if r.drafted.confidence
+    ]
+    if not rounds:
+        return ()
+    found = []
+    for count in range(most + 1):
+        tokens = depth = 0
+        for tree, path, sure in rounds:
+            nodes = sorted(range(1, len(tree)), key=lambda node: (-sure[node], node))[:count]
+            tokens += 1 + sum(node in nodes for node in path[1:])
+            depth += max((tree.depths[node] for node in nodes), default=0)
+        found.append((tokens / len(rounds), depth / len(rounds)))
+    return tuple(found)
+
+
 def hedged(*traces: Trace) -> int:
     """Accepted nodes with an earlier sibling: guesses that came true and that a chain of first
     choices would not have held."""
@@ -213,9 +240,13 @@ def hedged(*traces: Trace) -> int:
 def _verified_trees(traces: Iterable[Trace]) -> Iterable[tuple[DraftTree, tuple[int, ...]]]:
     """(draft, accepted path from the root on) of every round that was verified."""
     for trace in traces:
-        for r in trace.rounds:
+        for r in _verified(trace):
             if r.verified:
                 yield DraftTree(r.drafted.tokens, r.drafted.parents), r.verified.path
+
+
+def _verified(trace: Trace) -> list[Round]:
+    return [r for r in trace.rounds if r.verified]
 
 
 def cost(*traces: Trace) -> RunCost:

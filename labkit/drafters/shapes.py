@@ -7,6 +7,7 @@ Does not know: heads, models, devices.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labkit.cost import along
 from labkit.errors import BadInput
 
 
@@ -83,12 +84,7 @@ class Costs:
     def of(self, nodes: int) -> float:
         """Seconds of one target forward over so many nodes: between two measured points along
         the line that joins them, beyond the last one along the last line."""
-        points = self.verify
-        if len(points) == 1 or nodes <= points[0][0]:
-            return points[0][1]
-        right = next((i for i, (n, _) in enumerate(points) if n >= nodes), len(points) - 1)
-        (n0, s0), (n1, s1) = points[right - 1], points[right]
-        return s0 + (s1 - s0) * (nodes - n0) / (n1 - n0)
+        return along(self.verify, nodes)
 
 
 @dataclass(frozen=True, slots=True)

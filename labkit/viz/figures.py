@@ -59,7 +59,8 @@ def _curve_line(rank: int) -> dict[str, Any]:
 
 
 def _point_marker(rank: int) -> dict[str, Any]:
-    shape = ("diamond", "square", "triangle-up")[rank % 3]
+    shapes = ("diamond", "square", "triangle-up", "triangle-down", "cross", "octagon")
+    shape = shapes[rank % len(shapes)]
     border = {"color": _INK, "width": 2}
     return {
         "size": 13,

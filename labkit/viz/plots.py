@@ -18,12 +18,33 @@ _LEFT, _TOP, _FOOT, _HEIGHT = 64, 62, 56, 350
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A named row of values. x: numbers of a curve, or places 0, 1, ... of categories."""
+    """A named row of values. x: numbers of a curve, or places 0, 1, ... of categories.
+
+    key: where a page redraws a curve or point itself, the name by which it finds the shape.
+    look: which of the shapes a point has; None: that of its rank.
+    """
 
     name: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     labels: tuple[str, ...] = ()
+    key: str = ""
+    look: int | None = None
+
+    @property
+    def mark(self) -> str:
+        """The attribute that carries the key."""
+        return f' data-key="{self.key}"' if self.key else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Where curves stand on a scene: its left and upper edge, its width and its height."""
+
+    left: float
+    top: float
+    across: float
+    up: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +53,7 @@ class Plot:
 
     top: upper end of the y axis; mark: y of a line worth a name, with that name.
     ticks: numbers on the x axis of curves, ascending; the axis goes from the first to the last.
+    tick_names: what stands at them instead. heights: what stands at the five lines of the y axis.
     """
 
     title: str
@@ -45,6 +67,8 @@ class Plot:
     mark: tuple[float, str] | None = None
     empty: str = field(default="Nothing was measured.")
     ticks: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    tick_names: tuple[str, ...] = ()
+    heights: tuple[str, ...] = ()
 
     @property
     def series(self) -> tuple[Series, ...]:
@@ -54,14 +78,13 @@ class Plot:
 
 def plot_scene(plot: Plot, *, width: int = 720) -> Scene:
     """The chart on ``width`` pixels."""
-    across, up = width - _LEFT - 16, _HEIGHT - _TOP - _FOOT
+    area = plot_area(plot, width=width)
+    across, up, top = area.across, int(area.up), area.top
     pieces = [Piece(0, 0, text(plot.title, 8, 22, size=16, weight=700))]
     if not any(series.y for series in plot.series):
         pieces.append(Piece(0, 0, text(plot.empty, 8, 54, size=14)))
         return Scene(width, 80, tuple(pieces))
-    legend = list(_legend(plot, width - 16))
-    top = _TOP + (legend[-1].y + 26 if legend else 0)
-    pieces += [Piece(p.x + 8, p.y + 34, p.markup) for p in legend]
+    pieces += [Piece(p.x + 8, p.y + 34, p.markup) for p in _legend(plot, width - 16)]
     inside = [*_y_axis(plot, across, up)]
     if plot.bars:
         inside += [*_category_axis(plot, across, up), *_bars(plot, across, up)]
@@ -70,6 +93,13 @@ def plot_scene(plot: Plot, *, width: int = 720) -> Scene:
     pieces += [Piece(p.x + _LEFT, p.y + top, p.markup) for p in inside]
     pieces.append(Piece(_LEFT + across / 2, top + up + 46, _centred(plot.x_title)))
     return Scene(width, int(top) + up + _FOOT, tuple(pieces))
+
+
+def plot_area(plot: Plot, *, width: int = 720) -> Area:
+    """Where `plot_scene` puts the curves of ``plot``."""
+    legend = list(_legend(plot, width - 16))
+    top = _TOP + (legend[-1].y + 26 if legend else 0)
+    return Area(_LEFT, top, width - _LEFT - 16, _HEIGHT - _TOP - _FOOT)
 
 
 def _centred(words: str) -> str:
@@ -81,7 +111,7 @@ def _y_axis(plot: Plot, across: float, up: float) -> Iterator[Piece]:
     for i in range(5):
         y = up - i * up / 4
         yield Piece(0, y, line(0, 0, across, 0))
-        value = f"{plot.top * i / 4:.3g}"
+        value = plot.heights[i] if plot.heights else f"{plot.top * i / 4:.3g}"
         yield Piece(-8, y + 5, text(value, 0, 0, size=13, classes="lk-muted", anchor="end"))
     if plot.mark:
         y = up - up * plot.mark[0] / plot.top
@@ -120,8 +150,9 @@ def _bar_paint(rank: int) -> str:
 
 
 def _number_axis(plot: Plot, across: float, up: float) -> Iterator[Piece]:
-    for x in plot.ticks:
-        where, words = across * _part(plot, x), short_number(x)
+    names = plot.tick_names or tuple(map(short_number, plot.ticks))
+    for x, words in zip(plot.ticks, names, strict=True):
+        where = across * _part(plot, x)
         yield Piece(where, up + 20, text(words, 0, 0, size=13, anchor="middle"))
 
 
@@ -146,14 +177,16 @@ def _curves(plot: Plot, across: float, up: float) -> Iterator[Piece]:
             f"{number(_part(plot, x) * across)} {number(up - up * min(y, plot.top) / plot.top)}"
             for x, y in zip(curve.x, curve.y, strict=True)
         ]
-        yield Piece(
-            0, 0, f'<path d="M{"L".join(spots)}" {_curve_paint(rank)}>{tip(curve.name)}</path>'
-        )
+        drawn = f'd="M{"L".join(spots)}" {_curve_paint(rank)}{curve.mark}'
+        yield Piece(0, 0, f"<path {drawn}>{tip(curve.name)}</path>")
     for rank, series in enumerate(plot.points):
         for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
-            at = Piece(_part(plot, x) * across, up - up * min(y, plot.top) / plot.top, _point(rank))
+            at = Piece(
+                _part(plot, x) * across, up - up * min(y, plot.top) / plot.top, _point(series, rank)
+            )
             words = series.labels[i] if series.labels else f"{y:.3g}"
-            yield Piece(at.x, at.y, f"<g>{at.markup}{tip(f'{series.name}: {words}')}</g>")
+            told = tip(f"{series.name}: {words}")
+            yield Piece(at.x, at.y, f"<g{series.mark}>{at.markup}{told}</g>")
 
 
 def _curve_paint(rank: int) -> str:
@@ -162,9 +195,20 @@ def _curve_paint(rank: int) -> str:
     return f'fill="none" stroke="{COLOURS[rank % len(COLOURS)]}" stroke-width="2.5"{drawn}'
 
 
-def _point(rank: int) -> str:
-    """A diamond, a square, a triangle: one shape for each measured series."""
-    shape = ("M0 -8L8 0L0 8L-8 0z", "M-6 -6H6V6H-6z", "M0 -8L8 7H-8z")[rank % 3]
+_SHAPES = (
+    "M0 -8L8 0L0 8L-8 0z",
+    "M-6 -6H6V6H-6z",
+    "M0 -8L8 7H-8z",
+    "M0 8L8 -7H-8z",
+    "M-2.5 -8H2.5V-2.5H8V2.5H2.5V8H-2.5V2.5H-8V-2.5H-2.5z",
+    "M-3.5 -8H3.5L8 -3.5V3.5L3.5 8H-3.5L-8 3.5V-3.5z",
+)
+
+
+def _point(series: Series, rank: int) -> str:
+    """A diamond, a square, a triangle, ...: one shape for each measured series."""
+    rank = rank if series.look is None else series.look
+    shape = _SHAPES[rank % len(_SHAPES)]
     return (
         f'<path class="lk-inkline" d="{shape}" fill="{COLOURS[(rank + 5) % len(COLOURS)]}" '
         f'stroke="{TONES["ink"][0]}" stroke-width="2"/>'
@@ -189,4 +233,5 @@ def _swatch(plot: Plot, i: int) -> str:
     i -= len(plot.bars)
     if i < len(plot.curves):
         return f'<path d="M0 9H30" {_curve_paint(i)}/>'
-    return f'<g transform="translate(15 9)">{_point(i - len(plot.curves))}</g>'
+    i -= len(plot.curves)
+    return f'<g transform="translate(15 9)">{_point(plot.points[i], i)}</g>'
