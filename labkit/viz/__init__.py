@@ -10,6 +10,7 @@ Importing this package loads neither torch nor plotly nor the widget packages.
     timeline(trace)    where the time went, beside plain decoding
     still(trace)       all of it at one step
     Stepper(trace)     all of it, step by step
+    WhatIf(machine)    the speed-up model with sliders; ask=Change(...) to predict first
     charts             quantities: acceptance, speed, forward time, laws
 """
 
@@ -18,12 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.viz.picture import Picture
+    from labkit.viz.predict import Change
+    from labkit.viz.sliders import WhatIf
     from labkit.viz.stepper import Stepper
     from labkit.viz.views import attention_mask, draft_tree, kv_slots, ribbon, still, timeline
 
 __all__ = [
+    "Change",
     "Picture",
     "Stepper",
+    "WhatIf",
     "attention_mask",
     "charts",
     "draft_tree",
@@ -34,6 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Change": "predict",
     "Picture": "picture",
     "attention_mask": "views",
     "draft_tree": "views",
@@ -49,6 +55,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("labkit.viz.charts")
     if name == "Stepper":
         return importlib.import_module("labkit.viz.loading").stepper_class()
+    if name == "WhatIf":
+        return importlib.import_module("labkit.viz.loading").whatif_class()
     if name in _HOMES:
         return getattr(importlib.import_module(f"labkit.viz.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

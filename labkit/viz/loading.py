@@ -1,7 +1,7 @@
-"""Which stepper this environment can show.
+"""Which widgets this environment can show.
 
 Owns: the one place where the widget packages are first imported. Does not know: traces.
-Invariants: a missing package is named, and a static stepper takes its place.
+Invariants: a missing package is named, and a static stand-in takes its place.
 """
 
 from functools import partial
@@ -18,3 +18,14 @@ def stepper_class() -> Any:
 
         return partial(StillStepper, missing=(error.name or "anywidget").partition(".")[0])
     return Stepper
+
+
+def whatif_class() -> Any:
+    """`WhatIf` likewise, else a `StillWhatIf`."""
+    try:
+        from labkit.viz.sliders import WhatIf
+    except ImportError as error:
+        from labkit.viz.desk import StillWhatIf
+
+        return partial(StillWhatIf, missing=(error.name or "anywidget").partition(".")[0])
+    return WhatIf
