@@ -29,3 +29,12 @@ def whatif_class() -> Any:
 
         return partial(StillWhatIf, missing=(error.name or "anywidget").partition(".")[0])
     return WhatIf
+
+
+def race_view_class() -> Any:
+    """`RaceView`, or None: without it a race is a picture of how it ended."""
+    try:
+        from labkit.viz.race_view import RaceView
+    except ImportError:
+        return None
+    return RaceView

@@ -137,7 +137,7 @@ def trials(trace: Trace) -> list[Any]:
     return [t for r in trace.rounds if r.verified for t in r.verified.trials]
 
 
-@pytest.mark.parametrize("key", ["no_rollback", "stale_positions", "no_tree_mask"])
+@pytest.mark.parametrize("key", ["no_rollback", "no_tree_mask"])
 def test_a_wrong_cache_shows_in_acceptance(key: str, results: dict[str, breaking.Breakage]) -> None:
     """Not always as a loss: a text that has gone astray may be easy to guess."""
     assert results[key].broken.tokens_per_round != results[key].healthy.tokens_per_round
