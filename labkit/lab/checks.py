@@ -432,7 +432,7 @@ def handed_on(learner: Callable[[Tensor, Tensor, bool], Rows], *, lang: str = "e
     return _HANDED_ON.judge(learner, lang=lang)
 
 
-# --- lesson 09: what a recurrent layer reads again ------------------------------------------------
+# --- lesson 09: what a recurrent layer reads again -----------------------------------------------
 
 _READ_AGAIN = Exercise(
     "read_again",
