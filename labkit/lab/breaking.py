@@ -350,7 +350,7 @@ def _numbers(result: Breakage) -> Iterator[tuple[str, str, str]]:
     costs = [cost(ran.trace) for ran in (one, other)]
     yield row("forwards of the target", *(str(c.target_forwards) for c in costs))
     yield row("positions computed", *(f"{ran.evidence.read:,}" for ran in (one, other)))
-    yield "seconds of decoding", *(f"{c.decode:.2f}" for c in costs)
+    yield "seconds of decoding", f"{costs[0].decode:.2f}", f"{costs[1].decode:.2f}"
 
 
 def _checks(result: Breakage) -> Iterator[tuple[str, str, str]]:

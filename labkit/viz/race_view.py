@@ -36,7 +36,7 @@ class RaceView(anywidget.AnyWidget):
     # ipywidgets 7 (Colab) would show the widget here and store no picture
     _ipython_display_ = None
     course = traitlets.Dict().tag(sync=True)
-    lanes = traitlets.List().tag(sync=True)
+    lanes: Any = traitlets.List().tag(sync=True)
     phase = traitlets.Unicode("ready").tag(sync=True)
     sentence = traitlets.Unicode("").tag(sync=True)
     still = traitlets.Unicode("").tag(sync=True)
