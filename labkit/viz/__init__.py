@@ -10,6 +10,7 @@ Importing this package loads neither torch nor plotly nor the widget packages.
     timeline(trace)    where the time went, beside plain decoding
     still(trace)       all of it at one step
     Stepper(trace)     all of it, step by step
+    Note(words, part)  a passage beside it that points at a part
     WhatIf(machine)    the speed-up model with sliders; ask=Change(...) to predict first
     charts             quantities: acceptance, speed, forward time, laws
 """
@@ -18,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labkit.viz.notes import Note
     from labkit.viz.picture import Picture
     from labkit.viz.predict import Change
     from labkit.viz.sliders import WhatIf
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from labkit.viz.views import attention_mask, draft_tree, kv_slots, ribbon, still, timeline
 
 __all__ = [
+    "Note",
     "Change",
     "Picture",
     "Stepper",
@@ -39,6 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Note": "notes",
     "Change": "predict",
     "Picture": "picture",
     "attention_mask": "views",

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from labkit.viz.board import Board, Panel
+from labkit.viz.notes import Passage
 from labkit.viz.sentences import round_sentence, state_sentence
 from labkit.viz.states import State, Story
 from labkit.viz.svg import Piece, Scene, escape, number, opening
@@ -30,14 +31,20 @@ from labkit.viz.svg import Piece, Scene, escape, number, opening
 Place = tuple[int, float, float]
 
 
-def pack(story: Story, boards: Iterable[Board], *, title: str, label: str) -> str:
+def pack(
+    story: Story,
+    boards: Iterable[Board],
+    *,
+    title: str,
+    label: str,
+    notes: Iterable[Passage] = (),
+) -> str:
     """The film: JSON, deflated, in base64, which every widget transport carries.
 
     Keys: title, of the pictures; label, the heading above them; parts; panels (frames, at), each
-    once, though boards may share it; boards, one for each page width: width, head (the SVG's
-    opening), panels ([number, x, y] each); sentences, one for each state, as XML text; rounds,
-    the sentence of each round by the index of its last state; trees, whether nodes can be pointed
-    at.
+    once, though boards may share it; boards, one for each page width: kind, width, head (the SVG's
+    opening), panels ([number, x, y, key] each); sentences, one for each state, as XML text; rounds,
+    the sentence of each round by the index of its last state; notes, see `labkit.viz.notes`.
     """
     parts: dict[str, int] = {}
     panels: list[dict[str, Any]] = []
@@ -48,9 +55,10 @@ def pack(story: Story, boards: Iterable[Board], *, title: str, label: str) -> st
             reel = _pack_panel(panel, story.states, parts)
             if reel not in panels:
                 panels.append(reel)
-            placed.append([panels.index(reel), panel.x, panel.y])
+            placed.append([panels.index(reel), panel.x, panel.y, panel.key])
         head = opening(board.width, board.height)
-        packed.append({"width": board.width, "head": head, "panels": placed})
+        kind = {"kind": board.kind, "width": board.width, "height": board.height}
+        packed.append({**kind, "head": head, "panels": placed})
     shown = _sorted(parts, panels)
     film = {
         "title": escape(title),
@@ -60,7 +68,7 @@ def pack(story: Story, boards: Iterable[Board], *, title: str, label: str) -> st
         "boards": packed,
         "sentences": [escape(state_sentence(story, state)) for state in story.states],
         "rounds": {str(end): _end_sentence(story, end) for end in story.round_ends},
-        "trees": any('data-node="' in part for part in shown),
+        "notes": [passage.record() for passage in notes],
     }
     plain = json.dumps(film, ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(plain.encode(), 9)).decode()
@@ -70,7 +78,7 @@ def unpack(film: str, *, board: int, state: int) -> Scene:
     """The scene of one state: what the browser does, in Python (its height is not packed)."""
     record = json.loads(zlib.decompress(base64.b64decode(film)))
     pieces = []
-    for reel, left, top in record["boards"][board]["panels"]:
+    for reel, left, top, _ in record["boards"][board]["panels"]:
         panel = record["panels"][reel]
         places: list[list[float]] = []
         for frame in panel["frames"][: panel["at"][state] + 1]:

@@ -15,11 +15,13 @@ _READABLE = 640  # pixels; a picture made for a wider page is not shrunk below t
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """svg: a whole SVG document. sentence: the same in words. note: a hint below, may be empty."""
+    """svg: a whole SVG document. sentence: the same in words. note: a hint below, may be empty.
+    passages: (what it speaks of, words) of each passage that goes with the drawing."""
 
     svg: str
     sentence: str
     note: str = ""
+    passages: tuple[tuple[str, str], ...] = ()
 
     @property
     def drawing(self) -> str:
@@ -33,10 +35,15 @@ class Picture:
     @property
     def html(self) -> str:
         """The drawing with the sentence as its caption."""
+        told = "".join(
+            f"<li><strong>{escape(place[:1].upper() + place[1:])}.</strong> {escape(words)}</li>"
+            for place, words in self.passages
+        )
+        told = f'<ol style="max-width:60em">{told}</ol>' if told else ""
         note = f"<br><em>{escape(self.note)}</em>" if self.note else ""
         return (
             f'<figure style="margin:0">{self.drawing}<figcaption style="font-size:1rem;'
-            f'line-height:1.5;max-width:60em">{escape(self.sentence)}{note}</figcaption></figure>'
+            f'line-height:1.5;max-width:60em">{escape(self.sentence)}{note}{told}</figcaption></figure>'
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:

@@ -8,6 +8,7 @@ shows a stepper also stores a static picture and a sentence.
 Needs anywidget; without it `labkit.viz.Stepper` is `labkit.viz.stillness.StillStepper`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import anywidget
 import traitlets
 
 from labkit.trace import Trace
+from labkit.viz.notes import Note
 from labkit.viz.picture import Picture
 from labkit.viz.states import State
 from labkit.viz.tale import Tale, check_grain
@@ -35,6 +37,8 @@ class Stepper(anywidget.AnyWidget):
         grain: what ◀ and ▶ move by: every "phase" or every "round".
         title: heading of the box.
         tree: show the draft as a tree, and its attention mask; None: when a draft branches.
+        notes: short passages below the pictures, each bound to a part of them, which it outlines
+            when the reader points at it, walks to it, or comes to its step; see `labkit.viz.Note`.
 
     ``step`` and ``grain`` can be read and set at any time and follow the reader.
 
@@ -61,8 +65,9 @@ class Stepper(anywidget.AnyWidget):
         grain: str = "phase",
         title: str | None = None,
         tree: bool | None = None,
+        notes: Sequence[Note] = (),
     ) -> None:
-        tale = Tale.of(trace, compare=compare, width=width, title=title, tree=tree)
+        tale = Tale.of(trace, compare=compare, width=width, title=title, tree=tree, notes=notes)
         self._tale = tale
         self.trace = trace
         super().__init__(film=tale.film(), step=tale.check_step(step), grain=check_grain(grain))

@@ -4,9 +4,11 @@ Owns: the stand-in and the words that name the missing package. Does not know: w
 Invariants: same arguments and attributes as `labkit.viz.stepper.Stepper`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from labkit.trace import Trace
+from labkit.viz.notes import Note
 from labkit.viz.picture import Picture
 from labkit.viz.states import State
 from labkit.viz.tale import Tale, check_grain
@@ -28,9 +30,12 @@ class StillStepper:
         grain: str = "phase",
         title: str | None = None,
         tree: bool | None = None,
+        notes: Sequence[Note] = (),
         missing: str = "anywidget",
     ) -> None:
-        self._tale = Tale.of(trace, compare=compare, width=width, title=title, tree=tree)
+        self._tale = Tale.of(
+            trace, compare=compare, width=width, title=title, tree=tree, notes=notes
+        )
         self.trace = trace
         self.missing = missing
         self.grain = check_grain(grain)

@@ -113,6 +113,12 @@ def tip(words: str) -> str:
     return f"<title>{escape(words)}</title>"
 
 
+def pane(x: float, y: float, width: float, height: float, words: str) -> str:
+    """A sheet of glass: nothing to see, ``words`` when the pointer rests on it."""
+    sheet = 'fill="none" pointer-events="all"'
+    return f"<g>{box(x, y, width, height, sheet)}{tip(words)}</g>"
+
+
 @lru_cache(maxsize=4096)  # many states repeat few words
 def escape(words: str) -> str:
     """``words`` as XML text or attribute value; characters that XML forbids become U+FFFD."""

@@ -5,13 +5,15 @@ Does not know: widgets.
 Invariants: a step that does not exist is refused by name.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from labkit.errors import BadInput
 from labkit.trace import Trace
-from labkit.viz.board import WIDTHS, Board, board
+from labkit.viz.board import WIDTHS, Board, board, folds, projector_board
 from labkit.viz.film import pack
+from labkit.viz.notes import Note, Passage, passages
 from labkit.viz.picture import Picture
 from labkit.viz.sentences import plain_seconds, state_sentence
 from labkit.viz.states import Story
@@ -23,13 +25,14 @@ TITLE = "Speculative decoding, step by step"
 @dataclass(frozen=True, slots=True)
 class Tale:
     """story; ar_seconds: pace of plain decoding or None; widths: page widths to draw for; title:
-    the heading; tree: see `labkit.viz.board.board`."""
+    the heading; tree: see `labkit.viz.board.board`; notes: passages that point at the pictures."""
 
     story: Story
     ar_seconds: float | None
     widths: tuple[int, ...]
     title: str
     tree: bool | None = None
+    notes: tuple[Passage, ...] = ()
 
     @classmethod
     def of(
@@ -40,10 +43,13 @@ class Tale:
         width: int | None,
         title: str | None,
         tree: bool | None = None,
+        notes: Sequence[Note] = (),
     ) -> "Tale":
         """See `labkit.viz.Stepper`."""
         widths = WIDTHS if width is None else (width,)
-        return cls(Story.of(trace), plain_seconds(compare), widths, title or TITLE, tree)
+        story = Story.of(trace)
+        told = passages(story, notes)
+        return cls(story, plain_seconds(compare), widths, title or TITLE, tree, told)
 
     def check_step(self, step: int) -> int:
         """``step``, or the one that a negative number counts from the end.
@@ -77,19 +83,29 @@ class Tale:
         return self.story.last_of_round(number).index
 
     def film(self) -> str:
-        """Every step, drawn for every width."""
+        """Every step, drawn for every width, for a room, and with large trees unfolded."""
         boards = [self._board(width) for width in self.widths]
-        return pack(self.story, boards, title=TITLE, label=self.title)
+        if folds(self.story, self.tree):
+            boards += [self._board(width, unfolded=True) for width in self.widths]
+        boards.append(projector_board(self.story, ar_seconds=self.ar_seconds, tree=self.tree))
+        return pack(self.story, boards, title=TITLE, label=self.title, notes=self.notes)
 
-    def _board(self, width: int) -> Board:
-        return board(self.story, width=width, ar_seconds=self.ar_seconds, tree=self.tree)
+    def _board(self, width: int, *, unfolded: bool = False) -> Board:
+        return board(
+            self.story,
+            width=width,
+            ar_seconds=self.ar_seconds,
+            tree=self.tree,
+            unfolded=unfolded,
+        )
 
     def picture(self, step: int, *, note: str = "") -> Picture:
         """All panels at ``step``."""
         state = self.story.states[self.check_step(step)]
         drawn = self._board(self.widths[0]).scene(state)
         sentence = state_sentence(self.story, state)
-        return Picture(drawn.svg(title=TITLE, description=sentence), sentence, note)
+        told = tuple((p.place, p.note.words) for p in self.notes)
+        return Picture(drawn.svg(title=TITLE, description=sentence), sentence, note, told)
 
     def still(self, step: int, *, note: str = "") -> Picture:
         """What stands on a page that cannot step: at step 0, where there is nothing to see yet,

@@ -296,14 +296,13 @@ def test_the_timeline_is_honest(ar: float | None, words: str) -> None:
 
 def test_the_timeline_is_to_scale() -> None:
     """Draft 8 ms and target 45 ms in every round: their blocks have these widths."""
-    paths = [
-        node.get("d") or ""
-        for node in ET.fromstring(viz.timeline(viz_traces.chain(), ar=0.02).svg).iter(f"{SVG}path")
-    ]
-    blocks = [d for d in paths if "v20h-" in d]
-    drafted, scored, plain = (
-        [float(part.split("h")[1].split("v")[0]) + 0.6 for part in d.split("M")[1:]] for d in blocks
-    )
+    lanes: dict[str, list[float]] = {"drafting": [], "forward": [], "plain": []}
+    for node in ET.fromstring(viz.timeline(viz_traces.chain(), ar=0.02).svg).iter(f"{SVG}path"):
+        told, path = node.findtext(f"{SVG}title") or "", node.get("d") or ""
+        for word, widths in lanes.items():
+            if word in told:
+                widths += [float(p.split("h")[1].split("v")[0]) + 0.6 for p in path.split("M")[1:]]
+    drafted, scored, plain = lanes.values()
     assert sum(scored) / sum(drafted) == pytest.approx(45 / 8, rel=0.02)
     assert len(plain) == 13
     assert sum(plain) / sum(scored) == pytest.approx(13 * 20 / (4 * 45), rel=0.02)

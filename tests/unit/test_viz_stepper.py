@@ -108,10 +108,23 @@ def test_a_later_impossible_step_changes_nothing(kind: Any) -> None:
 def test_one_width_can_be_asked_for() -> None:
     def widths(**options: Any) -> list[int]:
         film = viz.Stepper(viz_traces.corrected(), **options).film
-        return [b["width"] for b in json.loads(zlib.decompress(base64.b64decode(film)))["boards"]]
+        boards = json.loads(zlib.decompress(base64.b64decode(film)))["boards"]
+        return [b["width"] for b in boards if b["kind"] == "page"]
 
     assert widths() == list(WIDTHS)
     assert widths(width=390) == [390]
+
+
+def kinds(trace: Any, **options: Any) -> list[str]:
+    film = json.loads(zlib.decompress(base64.b64decode(viz.Stepper(trace, **options).film)))
+    return [board["kind"] for board in film["boards"]]
+
+
+def test_large_trees_are_sent_folded_and_whole() -> None:
+    """And every run is sent once more for a room."""
+    large = viz_traces.dynamic(1, depth=8, nodes=59)
+    assert kinds(large) == ["page"] * 3 + ["open"] * 3 + ["projector"]
+    assert kinds(large, tree=False) == kinds(viz_traces.dynamic(1)) == ["page"] * 3 + ["projector"]
 
 
 def test_a_cell_stores_widget_picture_and_sentence() -> None:

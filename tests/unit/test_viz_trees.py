@@ -28,7 +28,7 @@ from labkit.toy import tiny
 from labkit.trace import Round, Trace
 from labkit.viz.layout import folded_below, layout, pruned_below, visible_nodes
 from labkit.viz.panels.mask import MaskPanel
-from labkit.viz.panels.tree import TreePanel
+from labkit.viz.panels.tree import FOLDED, OPEN, TreePanel
 from labkit.viz.sentences import round_sentence, state_sentence
 from labkit.viz.states import State, Story
 from labkit.viz.svg import visible
@@ -246,15 +246,18 @@ def test_large_trees_fold_with_a_count_and_keep_what_was_judged() -> None:
     trace = script.round(drafted, parents=parents, accept=(3, 15), own=".")
     story = Story.of(trace.end())
     round_ = story.rounds[0]
-    seen = visible_nodes(round_, 24)
-    assert len(seen) <= 24
+    seen = visible_nodes(round_, FOLDED)
+    assert len(seen) <= FOLDED == 16
     assert round_.verified
     assert {0, *round_.verified.path, *(t.node for t in round_.verified.trials)} <= set(seen)
     folded = folded_below(story.trees[0], seen)
     assert len(seen) + sum(folded.values()) == 64
     state = story.last_of_round(1)
     drawn = TreePanel(story, width=WIDE).scene(state).body
-    assert sum(int(n) for n in re.findall(r">\+(\d+) nodes<", drawn)) == 64 - len(seen)
+    assert sum(int(n) for n in re.findall(r">\+(\d+) nodes?<", drawn)) == 64 - len(seen)
+    whole = TreePanel(story, width=WIDE, most=OPEN).scene(state).body
+    assert "folded" not in whole
+    assert len(set(re.findall(r'data-node="(\d+)"', whole))) == 64
     scored = next(s for s in story.states if s.phase == "score")
     rows = drawn_mask(body(story, scored, "mask", NARROW))
     assert len({len(row) for row in rows} | {len(rows)}) == 1

@@ -6,12 +6,16 @@ was not recorded is left out, never guessed.
 
     ' cat'   p ████████░░░░░░        the zone 0 ... min(1, p/q) is tinted,
              q ████                  the draw u is a dot: inside the zone is accepted
+
+Where a draft was rejected, the list shows p, q and the residual, what p has over q, from which
+the target's own token is drawn. Shapes that prose can point at say which part they are
+(data-part: threshold, u, residual).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit.events import Likeliest, Trial
+from labkit.events import Likeliest, Trial, Verified
 from labkit.trace import Round
 from labkit.viz.states import State, Story, own_token, tree_of
 from labkit.viz.svg import (
@@ -20,6 +24,7 @@ from labkit.viz.svg import (
     box,
     line,
     number,
+    pane,
     probability,
     shortened,
     text,
@@ -36,18 +41,21 @@ _ROW = 43
 _MOST_ROWS = 6
 _DETAIL_ROW = 23
 _DETAIL_ROWS = 4
+_BETWEEN = 30
 _GREEDY = " (softmax; greedy takes the first)"
 _RING = 'class="lk-inkline" stroke="#17171b" stroke-width="2"'
 
 
 @dataclass(frozen=True, slots=True)
 class _Detail:
-    """The likeliest tokens at one place. marked: the token in question."""
+    """The likeliest tokens at one place. marked: the token in question. residual: what p has over
+    q, as a distribution, where the token was drawn from that."""
 
     heading: str
     p: Likeliest
     q: Likeliest
     marked: int
+    residual: Likeliest = ()
 
 
 def has_detail(story: Story) -> bool:
@@ -56,13 +64,19 @@ def has_detail(story: Story) -> bool:
 
 
 def inspector_scene(
-    story: Story, state: State, *, node: int | None = None, rows: int | None = None
+    story: Story,
+    state: State,
+    *,
+    node: int | None = None,
+    rows: int | None = None,
+    beside: bool = False,
 ) -> Scene:
     """The tests of the round at ``state``, and the likeliest tokens at the place under test.
 
     Args:
         node: show the place of this node instead of the one that the state is about.
         rows: room for so many tests; by default what the longest draft of the run needs.
+        beside: the likeliest tokens stand beside the tests, not below them.
     """
     rows = min(_MOST_ROWS, story.longest_tree if rows is None else rows)
     pieces: list[Piece] = []
@@ -77,11 +91,14 @@ def inspector_scene(
     if rows:
         pieces += _axis(foot)
         foot += 64
-    if has_detail(story):
-        detail = _detail(story, state, node)
-        pieces += _detail_pieces(story, detail, y=foot) if detail else []
-        foot += 30 + _DETAIL_ROWS * _DETAIL_ROW
-    return Scene(WIDTH, foot, tuple(pieces))
+    if not has_detail(story):
+        return Scene(WIDTH, foot, tuple(pieces))
+    detail = _detail(story, state, node)
+    tall = 30 + _DETAIL_ROWS * _DETAIL_ROW
+    left, top = (WIDTH + _BETWEEN, 0) if beside else (0, foot)
+    if detail:
+        pieces += [Piece(p.x + left, p.y + top, p.markup) for p in _detail_pieces(story, detail)]
+    return Scene(left + WIDTH, max(foot, top + tall), tuple(pieces))
 
 
 def _window(round_: Round, node: int, rows: int) -> list[int]:
@@ -104,6 +121,7 @@ def _tested(round_: Round, state: State) -> Trial | None:
 
 def _row(story: Story, round_: Round, state: State, node: int, *, y: int) -> Iterator[Piece]:
     token = round_.drafted.tokens[node]
+    name = visible(story.trace.token_text(token))
     trials = {t.node: t for t in round_.verified.trials} if round_.verified else {}
     seen = {t.node for t in round_.verified.trials[: state.trials]} if round_.verified else set()
     trial = trials.get(node)
@@ -118,9 +136,9 @@ def _row(story: Story, round_: Round, state: State, node: int, *, y: int) -> Ite
     if trial and state.phase != "draft":
         yield Piece(_AXIS, y, _zone(trial))
     if q is not None:
-        yield Piece(_AXIS, y, _bar("q", q))
+        yield Piece(_AXIS, y, _bar("q", q) + tip(f"{name}: q {probability(q)}, by the drafter"))
     if p is not None:
-        yield Piece(_AXIS, y, _bar("p", p))
+        yield Piece(_AXIS, y, _bar("p", p) + tip(f"{name}: p {probability(p)}, by the target"))
     told = "  ".join(f"{n} {probability(v)}" for n, v in (("p", p), ("q", q)) if v is not None)
     yield Piece(_NUMBERS, y, text(told, 0, 14, size=13))
     if trial and node in seen:
@@ -169,19 +187,23 @@ def _bar(name: str, value: float) -> str:
 def _zone(trial: Trial) -> str:
     edge = trial.threshold * _SCALE
     ground = f'class="lk-accepted" fill="{LOOKS["accepted"].light}"'
-    return (
-        box(0, -1, max(edge, 0.5), 37, ground)
-        + line(edge, -3, edge, 38, tone="ink", width=2)
-        + tip(f"threshold min(1, p/q) = {probability(trial.threshold)}")
-    )
+    told = f"threshold min(1, p/q) = {probability(trial.threshold)}"
+    if trial.q:
+        ratio = f"{probability(trial.p)} / {probability(trial.q)}"
+        told = f"threshold min(1, p/q) = min(1, {ratio}) = {probability(trial.threshold)}"
+    drawn = box(0, -1, max(edge, 0.5), 37, ground) + line(edge, -3, edge, 38, tone="ink", width=2)
+    return f'<g data-part="threshold">{drawn}{tip(told)}</g>'
 
 
 def _draw(trial: Trial) -> str:
     look = LOOKS["accepted" if trial.accepted else "rejected"]
-    return (
+    dot = (
         f'<circle cx="{number(trial.u * _SCALE)}" cy="17.5" r="6.5" fill="{look.colour}" {_RING}/>'
-        + tip(f"u = {probability(trial.u)}: {look.word}")
     )
+    side = "below" if trial.accepted else "not below"
+    limit = f"{side} the threshold {probability(trial.threshold)}"
+    told = f"u = {probability(trial.u)}, {limit}: {look.word}"
+    return f'<g data-part="u">{dot}{tip(told)}</g>'
 
 
 def _outcome(trial: Trial) -> str:
@@ -237,30 +259,68 @@ def _own_detail(round_: Round) -> _Detail | None:
     if len(verified.residual_top) == 1:
         softmax = scored.p_top[verified.path[-1]]
         return _Detail(f"Likeliest tokens here{_GREEDY}", softmax, (), own[0])
-    left = "What p has over q" if own[1] == "resampled" else "p after the last kept token"
-    drawn = f"{left}: drawn {LOOKS[own[1]].glyph}"
-    return _Detail(drawn, verified.residual_top, (), own[0])
+    if own[1] != "resampled":
+        heading = f"p after the last kept token: drawn {LOOKS[own[1]].glyph}"
+        return _Detail(heading, verified.residual_top, (), own[0])
+    heading = f"The residual, what p has over q: drawn {LOOKS['resampled'].glyph}"
+    return _Detail(heading, *_over(round_, verified), own[0], verified.residual_top)
 
 
-def _detail_pieces(story: Story, detail: _Detail, *, y: int) -> Iterator[Piece]:
-    yield Piece(0, y, text(detail.heading, 0, 16, size=14, weight=700))
-    p, q = dict(detail.p), dict(detail.q)
-    best = sorted(p.keys() | q.keys(), key=lambda t: (-max(p.get(t, 0), q.get(t, 0)), t))
+def _over(round_: Round, verified: Verified) -> tuple[Likeliest, Likeliest]:
+    """p and q at the place of a resampled token, where they tell all of the residual: when one
+    child was rejected there (each more takes another q away)."""
+    place, drafted = verified.path[-1], round_.drafted
+    tried = [t.node for t in verified.trials if drafted.parents[t.node] == place]
+    if len(tried) != 1 or not round_.scored:
+        return (), ()
+    q = () if drafted.deterministic or not drafted.q_top else drafted.q_top[tried[0]]
+    return round_.scored.p_top[place], q
+
+
+def _detail_pieces(story: Story, detail: _Detail) -> Iterator[Piece]:
+    yield Piece(0, 0, text(detail.heading, 0, 16, size=14, weight=700))
+    p, q, left = dict(detail.p), dict(detail.q), dict(detail.residual)
+    lead = left or {t: max(p.get(t, 0), q.get(t, 0)) for t in p.keys() | q.keys()}
+    best = sorted(lead, key=lambda t: (-lead[t], t))
     listed = best[:_DETAIL_ROWS]
     if detail.marked in best[_DETAIL_ROWS:]:
         listed[-1] = detail.marked
     for i, token in enumerate(listed):
-        row = y + 26 + i * _DETAIL_ROW
-        yield Piece(0, row, _detail_label(story, token, marked=token == detail.marked))
-        for name, value, at, colour in (
-            ("p", p.get(token), 2, TARGET),
-            ("q", q.get(token), 11, DRAFT),
-        ):
-            if value is not None:
-                yield Piece(
-                    _AXIS, row + at, box(0, 0, max(1.5, value * _SCALE), 8, f'fill="{colour}"')
-                )
-                yield Piece(_NUMBERS + (0 if name == "p" else 44), row, _detail_number(name, value))
+        y = 26 + i * _DETAIL_ROW
+        yield Piece(0, y, _detail_label(story, token, marked=token == detail.marked))
+        known = [
+            (name, values[token])
+            for name, values in (("p", p), ("q", q), ("residual", left))
+            if token in values
+        ]
+        yield from _residual_bars(known, y) if left else _detail_bars(known, y)
+        name = visible(story.trace.token_text(token))
+        told = f"{name}: " + ", ".join(f"{n} {probability(v)}" for n, v in known)
+        sheet = pane(0, 0, WIDTH, _DETAIL_ROW - 2, told)
+        yield Piece(0, y, f'<g data-part="residual">{sheet}</g>' if left else sheet)
+
+
+def _detail_bars(known: list[tuple[str, float]], y: int) -> Iterator[Piece]:
+    for name, value in known:
+        at, colour, across = (2, TARGET, 0) if name == "p" else (11, DRAFT, 44)
+        yield Piece(_AXIS, y + at, _thin(value, 8, f'fill="{colour}"'))
+        yield Piece(_NUMBERS + across, y, _detail_number(name, value))
+
+
+def _residual_bars(known: list[tuple[str, float]], y: int) -> Iterator[Piece]:
+    """p and q thin, the residual thick and with a number."""
+    for name, value in known:
+        if name == "residual":
+            look = paint("resampled")
+            yield Piece(_AXIS, y + 10, _thin(value, 9, f'{look} stroke-width="1.5"'))
+            yield Piece(_NUMBERS, y, _detail_number("residual", value))
+        else:
+            at, colour = (1, TARGET) if name == "p" else (5, DRAFT)
+            yield Piece(_AXIS, y + at, _thin(value, 4, f'fill="{colour}"'))
+
+
+def _thin(value: float, tall: int, look: str) -> str:
+    return box(0, 0, max(1.5, value * _SCALE), tall, look)
 
 
 def _detail_label(story: Story, token: int, *, marked: bool) -> str:

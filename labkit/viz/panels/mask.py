@@ -23,17 +23,17 @@ from labkit.viz.theme import DRAFT, LOOKS, TONES, paint
 _BLOCK = 56
 _TOP = 48
 _LEAST, _MOST_CELL = 13, 24
-_MOST = 32
+FOLDED, OPEN = 16, 64
 
 
 class MaskPanel:
-    """The masks of one story on a page of ``width``."""
+    """The masks of one story on a page of ``width``; beyond ``most`` nodes rows are folded."""
 
-    def __init__(self, story: Story, *, width: int) -> None:
+    def __init__(self, story: Story, *, width: int, most: int = 32) -> None:
         self.story, self.width = story, width
         self.label = 132 if width > 480 else 94
         room = width - self.label - _BLOCK - 8
-        self.most = max(1, min(story.longest_tree + 1, _MOST, room // _LEAST))
+        self.most = max(1, min(story.longest_tree + 1, most, room // _LEAST))
         self.cell = max(_LEAST, min(_MOST_CELL, room // self.most))
         self.legend, self.foot = _legend(width)
         self.grids = tuple(tuple(self._grid(at)) for at in range(len(story.rounds)))
@@ -68,10 +68,10 @@ class MaskPanel:
             above = tree.path(node)[:-1]
             told = f"node {node} · {words} · slot {seats[node]} · {_sees(context, above)}"
             row = "".join("#" if j == node else "o" if j in above else "." for j in nodes)
-            yield Piece(0, y, _ground(left + len(nodes) * cell, cell, node, told))
             yield Piece(0, y, _label(node, words, self.label, cell))
             yield Piece(self.label, y, _context(context, cell))
             yield Piece(left, y, _cells(row, cell))
+            yield Piece(0, y, _ground(left + len(nodes) * cell, cell, node, told))
 
     def _glyphs(self, state: State) -> Iterator[Piece]:
         """What became of each node so far."""
@@ -111,7 +111,7 @@ def _numbers(nodes: tuple[int, ...], cell: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _ground(width: int, cell: int, node: int, told: str) -> str:
-    """What lights up behind a row, and listens to the pointer."""
+    """What lights up over a row, and listens to the pointer."""
     ground = box(-4, 0, width + 6, cell, 'class="lk-row" fill="none" pointer-events="all"')
     return f'<g data-row="{node}">{ground}{tip(told)}</g>'
 

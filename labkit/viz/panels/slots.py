@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from labkit.viz.sentences import quoted
 from labkit.viz.states import Slot, SlotUse, State, Story, node_statuses
-from labkit.viz.svg import Piece, Scene, box, shortened, stack, text, tip, visible
+from labkit.viz.svg import Piece, Scene, box, pane, shortened, stack, text, visible
 from labkit.viz.theme import LOOKS, Status, paint
 
 PITCH = 74
@@ -150,17 +150,17 @@ def _cell_parts(index: int, slot: Slot, glyph: str, words: str) -> tuple[str, ..
     mark = text(glyph, PITCH - 11, 15, size=13, anchor="end", weight=700) if glyph else ""
     seat = text(str(index), 6, 15, size=12, classes="lk-muted")
     if not words:
-        return ground, seat
+        return ground, seat + pane(1, 1, PITCH - 6, _ROW - 6, f"slot {index} · {use}")
     middle = (PITCH - 4) / 2
     faded = " lk-muted" if slot.use == "forgotten" else ""
     again = f"  ×{slot.tenants}" if slot.tenants > 1 else ""
-    tenant = (
-        text(shortened(words, 7), middle, 33, size=14, classes="lk-mono" + faded, anchor="middle")
-        + text(
-            f"pos {slot.position}{again}", middle, 50, size=12, classes="lk-muted", anchor="middle"
-        )
-        + tip(f"slot {index} · {words} · position {slot.position} · tenant {slot.tenants} · {use}")
+    tenant = text(
+        shortened(words, 7), middle, 33, size=14, classes="lk-mono" + faded, anchor="middle"
+    ) + text(
+        f"pos {slot.position}{again}", middle, 50, size=12, classes="lk-muted", anchor="middle"
     )
+    told = f"slot {index} · {words} · position {slot.position} · tenant {slot.tenants} · {use}"
+    tenant += pane(1, 1, PITCH - 6, _ROW - 6, told)
     return ground + mark, seat + tenant
 
 

@@ -29,29 +29,42 @@ def timeline_scene(
     Args:
         ar_seconds: seconds per token of plain decoding.
     """
-    spent = sum(span.seconds for span in story.spans)
-    plain = ar_seconds * len(story.trace.tokens) if ar_seconds else 0.0
-    longest = max(spent, plain)
-    if not longest:
-        return Scene(width, 24, (Piece(0, 0, text("No times were recorded.", 0, 16, size=14)),))
-    scale = (width - _LABEL - 4) / longest
-    lanes = [*_lanes(story, scale)]
-    if ar_seconds:
-        lanes.append(("autoregressive", _plain_blocks(story, ar_seconds, scale)))
-    pieces: list[Piece] = []
-    for i, (name, markup) in enumerate(lanes):
-        pieces.append(Piece(0, i * (_LANE + 8), text(name, 0, 15, size=14)))
-        pieces.append(Piece(_LABEL, i * (_LANE + 8), markup))
-    foot = len(lanes) * (_LANE + 8)
-    now = _now(story, state)
-    pieces += _playhead(now * scale, longest * scale, foot)
-    pieces += _axis(longest, scale, foot)
-    words = _race(story, state, now, ar_seconds)
-    pieces += [
-        Piece(0, foot + 26 + 19 * i, text(w, 0, 15, size=14))
-        for i, w in enumerate(_wrapped(words, width))
-    ]
-    return Scene(width, foot + 26 + 19 * (2 if width > 560 else 3), tuple(pieces))
+    return Timeline(story, width=width, ar_seconds=ar_seconds).scene(state)
+
+
+class Timeline:
+    """The lanes of one story on a page of ``width``; they are the same at every state."""
+
+    def __init__(self, story: Story, *, width: int, ar_seconds: float | None = None) -> None:
+        self.story, self.width, self.ar_seconds = story, width, ar_seconds
+        spent = sum(span.seconds for span in story.spans)
+        plain = ar_seconds * len(story.trace.tokens) if ar_seconds else 0.0
+        self.longest = max(spent, plain)
+        self.scale = (width - _LABEL - 4) / self.longest if self.longest else 0.0
+        lanes = [*_lanes(story, self.scale)]
+        if ar_seconds:
+            lanes.append(("autoregressive", _plain_blocks(story, ar_seconds, self.scale)))
+        self.foot = len(lanes) * (_LANE + 8)
+        self.lanes: list[Piece] = []
+        for i, (name, markup) in enumerate(lanes):
+            self.lanes.append(Piece(0, i * (_LANE + 8), text(name, 0, 15, size=14)))
+            self.lanes.append(Piece(_LABEL, i * (_LANE + 8), markup))
+
+    def scene(self, state: State) -> Scene:
+        """The lanes, how far we are, and what that says."""
+        if not self.longest:
+            none = text("No times were recorded.", 0, 16, size=14)
+            return Scene(self.width, 24, (Piece(0, 0, none),))
+        now, pieces = _now(self.story, state), list(self.lanes)
+        pieces += _playhead(now * self.scale, self.longest * self.scale, self.foot)
+        pieces += _axis(self.longest, self.scale, self.foot)
+        words = _race(self.story, state, now, self.ar_seconds)
+        pieces += [
+            Piece(0, self.foot + 26 + 19 * i, text(w, 0, 15, size=14))
+            for i, w in enumerate(_wrapped(words, self.width))
+        ]
+        tall = self.foot + 26 + 19 * (2 if self.width > 560 else 3)
+        return Scene(self.width, tall, tuple(pieces))
 
 
 def _lanes(story: Story, scale: float) -> Iterator[tuple[str, str]]:
@@ -60,15 +73,18 @@ def _lanes(story: Story, scale: float) -> Iterator[tuple[str, str]]:
     for name, lanes in (*rows, ("target", ("score", "rest"))):
         markup = box(0, 0, 1, _LANE, 'fill="none"')
         for lane in lanes:
-            blocks = [s for s in story.spans if s.lane == lane and s.seconds]
+            blocks = [
+                (s, f"round {story.rounds[i // 3].index}: {_TOLD[lane]}, {duration(s.seconds)}")
+                for i, s in enumerate(story.spans)
+                if s.lane == lane and s.seconds
+            ]
             tall = _LANE if lane != "rest" else _LANE // 2
-            path = "".join(
-                f"M{number(s.start * scale)} {_LANE - tall}h{_across(s.seconds * scale)}v{tall}h-"
-                f"{_across(s.seconds * scale)}z"
-                for s in blocks
+            drawn = "".join(
+                f'<path d="M{number(s.start * scale)} {_LANE - tall}h{_across(s.seconds * scale)}v'
+                f'{tall}h-{_across(s.seconds * scale)}z">{tip(told)}</path>'
+                for s, told in blocks
             )
-            told = tip(_TOLD[lane])
-            markup += f'<path fill="{colours[lane]}" d="{path}">{told}</path>' if path else ""
+            markup += f'<g fill="{colours[lane]}">{drawn}</g>' if drawn else ""
         yield name, markup
 
 
@@ -83,7 +99,8 @@ def _plain_blocks(story: Story, ar_seconds: float, scale: float) -> str:
         f"M{number(i * step)} 0h{_across(step)}v{_LANE}h-{_across(step)}z"
         for i in range(len(story.trace.tokens))
     )
-    return f'<path fill="{_PLAIN}" d="{path}"/>'
+    told = tip(f"plain decoding: {duration(ar_seconds)} per token")
+    return f'<path fill="{_PLAIN}" d="{path}">{told}</path>'
 
 
 def _now(story: Story, state: State) -> float:

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from labkit.trace import Round
 from labkit.viz.layout import Layout, Spot, layout
+from labkit.viz.sentences import counted
 from labkit.viz.states import State, Story, node_statuses, own_token
 from labkit.viz.svg import (
     Piece,
@@ -26,7 +27,7 @@ from labkit.viz.svg import (
 )
 from labkit.viz.theme import LOOKS, TONES, Status, paint
 
-MOST = 24
+FOLDED, OPEN = 16, 64
 _LINE_ROW, _LIST_ROW = 46, 30
 _THICK = 'stroke-width="4"'
 _FAINT = 'class="lk-free" fill="#ffffff" stroke="#999999" stroke-dasharray="4 4"'
@@ -40,14 +41,17 @@ class TreePanel:
     Args:
         at: place of the only round that is to be drawn, with a key to all marks: its own height
             will do. None: one of many states, beside a ribbon whose key says what the marks mean.
+        most: nodes drawn; of larger drafts the branches that were never judged are folded.
     """
 
-    def __init__(self, story: Story, *, width: int, at: int | None = None) -> None:
+    def __init__(
+        self, story: Story, *, width: int, at: int | None = None, most: int = FOLDED
+    ) -> None:
         self.story, self.width = story, width
         self.legend, self.top = _legend(story, width, statuses=_KEY if at is not None else ())
         deepest = max((tree.depth for tree in story.trees), default=0)
         self.layouts = tuple(
-            layout(r, width=width, deepest=deepest, most=MOST) for r in story.rounds
+            layout(r, width=width, deepest=deepest, most=most) for r in story.rounds
         )
         needed = self.layouts if at is None else self.layouts[at : at + 1]
         self.tall = max((found.rows * row_height(found) for found in needed), default=0)
@@ -112,8 +116,10 @@ class _Drawing:
         if spot.kind == "pruned":
             return self._pruned_chip(spot)
         if spot.kind == "folded":
-            words = f"+{self.folded[spot.node]} nodes"
-            return _quiet(words, "not drawn", f"{words} below are not drawn", spot.width, self._l)
+            count = self.folded[spot.node]
+            told = f"{counted(count, 'node')} below node {spot.node} folded"
+            words = f"+{counted(count, 'node')}"
+            return _quiet(words, "folded", told, spot.width, self._l)
         node = spot.node
         words = visible(self.story.trace.token_text(self.tree.tokens[node]))
         sure = self.round.drafted.confidence

@@ -1,13 +1,25 @@
 // Plays a film of pictures that were drawn in Python (labkit/viz/film.py); draws nothing itself.
 //
-// Owns: the controls, the keys, the clock while playing. Does not know: traces, statuses, colours.
-// Invariants: an <svg> here is the static figure of the same step, byte for byte (`compose`);
-// everything that was attached is detached by the function that `render` returns.
+// Owns: the controls, the keys, the clock while playing, and what is pointed at: a number (Values),
+// or the part that a passage speaks of (Guide). Does not know: traces, statuses, colours.
+// Invariants: an <svg> here is the static figure of the same step, byte for byte (`compose`), with
+// frames around what is pointed at on top; whatever has a <title> in the picture can be pointed at
+// and walked to; everything that was attached is detached by the function that `render` returns.
 
 const PLAY_EVERY_MS = 1100;
 const LARGEST = 1.15; // how much a picture may grow to fill the page
-const LARGER = 1.6; // the same, for a room
-const KEYS = { ArrowLeft: "back", ArrowRight: "next", Home: "first", End: "last", " ": "play" };
+const SVG = "http://www.w3.org/2000/svg";
+const LINK = "#labkit-"; // [the tree](#labkit-tree) in a markdown cell
+const KEYS = {
+  ArrowLeft: "back", ArrowRight: "next", Home: "first", End: "last", " ": "play",
+  w: "rounds", p: "projector", u: "unfold", n: "passage",
+};
+const PANELS = {
+  r: ["ribbon", "text"], t: ["tree", "tree"], a: ["inspector", "accept tests"], k: ["slots", "KV slots"],
+  m: ["mask", "mask"], c: ["timeline", "clock"], s: ["totals", "so far"],
+};
+
+// ---------------------------------------------------------------------------------- the film
 
 /** base64 of deflated JSON -> the film. */
 export async function unpack(packed) {
@@ -49,12 +61,14 @@ function place(x, y, markup) {
   return `<g transform="translate(${x} ${y})">${markup}</g>`;
 }
 
-/** Which board suits a page of `width` pixels: the widest that need not shrink much. */
-export function choose(boards, width, larger) {
-  const fits = boards.findIndex((board) => board.width * 0.82 <= width);
-  const best = fits < 0 ? boards.length - 1 : fits;
-  return Math.min(boards.length - 1, best + (larger ? 1 : 0));
+/** Which board of a kind suits a page of `width` pixels: the widest that need not shrink much. */
+export function choose(boards, width, kind) {
+  const some = boards.filter((board) => board.kind === kind);
+  const best = some.find((board) => board.width * 0.82 <= width) ?? some.at(-1);
+  return boards.indexOf(best);
 }
+
+// ---------------------------------------------------------------------------------- the view
 
 async function render({ model, el }) {
   if (!globalThis.DecompressionStream) {
@@ -71,11 +85,14 @@ class View {
     this.model = model;
     this.film = film;
     this.last = film.sentences.length - 1;
-    this.larger = false;
+    this.kind = "page"; // of the board: page, open (large trees unfolded) or projector
+    this.unfolded = false;
     this.board = -1;
     this.drawn = [];
     this.detach = new AbortController();
     this.build(el);
+    this.values = new Values(this);
+    this.guide = new Guide(this);
     this.listen();
     this.fit();
   }
@@ -85,113 +102,78 @@ class View {
     root.tabIndex = 0;
     const bar = make("div", "labkit-bar");
     this.buttons = {
-      first: button("⏮", "First"),
-      back: button("◀", "Back"),
-      play: button("", "Play"),
-      next: button("▶", "Next"),
-      last: button("⏭", "Last"),
+      first: button("⏮", "First"), back: button("◀", "Back"), play: button("", "Play"),
+      next: button("▶", "Next"), last: button("⏭", "Last"),
     };
     this.slider = make("input", "labkit-slider", {
       type: "range", min: 0, max: this.last, step: 1, "aria-label": "Step",
     });
     this.count = make("output", "labkit-count");
-    this.rounds = toggle("Whole rounds");
-    this.large = toggle("Larger");
-    bar.append(...Object.values(this.buttons), this.slider, this.count, this.rounds, this.large);
+    this.toggles = { rounds: toggle("Whole rounds"), projector: toggle("Projector") };
+    if (this.film.boards.some((board) => board.kind === "open")) this.toggles.unfold = toggle("Unfold tree");
+    bar.append(...Object.values(this.buttons), this.slider, this.count, ...Object.values(this.toggles));
     this.sentence = make("p", "labkit-sentence", { "aria-live": "polite" });
     this.stage = make("div", "labkit-stage");
-    this.detail = make("p", "labkit-detail", { "aria-live": "polite" });
-    this.lit = undefined; // the node of the draft that the reader points at
-    const keys = make("p", "labkit-keys");
-    keys.textContent = "Keys, when this box has the focus: ← → step, Home End, space plays."
-      + (this.film.trees ? " Point at a node of the draft tree, or press T and then ↑ ↓." : "");
+    this.detail = make("p", "labkit-detail", { "aria-live": "polite", tabindex: "0", role: "note" });
+    this.passages = make("div", "labkit-passages");
+    this.keys = make("p", "labkit-keys");
     const head = make("div", "labkit-head");
-    head.append(bar, this.sentence);
-    if (this.film.trees) head.append(this.detail);
-    root.append(heading(this.film.label), head, this.stage, keys);
+    head.append(bar, this.sentence, this.detail);
+    root.append(heading(this.film.label), head, this.stage, this.passages, this.keys);
     el.append(root);
     this.root = root;
   }
 
   listen() {
     const { signal } = this.detach;
-    for (const [name, node] of Object.entries(this.buttons)) {
+    for (const [name, node] of Object.entries({ ...this.buttons, ...this.toggles })) {
       node.addEventListener("click", () => this.act(name), { signal });
     }
     this.slider.addEventListener("input", () => this.scrub(), { signal });
-    this.rounds.addEventListener("click", () => this.setGrain(), { signal });
-    this.large.addEventListener("click", () => this.setLarger(), { signal });
     // On the window and first in line: JupyterLab listens on the document and would act on these
     // keys. Only our keys, only with the focus in here, are taken.
     window.addEventListener("keydown", (event) => this.press(event), { signal, capture: true });
     document.addEventListener("visibilitychange", () => document.hidden && this.pause(), { signal });
-    for (const kind of ["pointerover", "focusin", "click"]) {
-      this.stage.addEventListener(kind, (event) => this.light(pointed(event.target)), { signal });
-    }
-    this.stage.addEventListener("pointerleave", () => this.light(undefined), { signal });
+    document.addEventListener("fullscreenchange", () => this.leftFullscreen(), { signal });
     this.onStep = () => this.show();
     this.model.on("change:step", this.onStep);
     this.model.on("change:grain", this.onStep);
-    this.seen = new IntersectionObserver(([entry]) => entry.isIntersecting || this.pause());
+    this.inSight = false;
+    this.seen = new IntersectionObserver(([entry]) => {
+      this.inSight = entry.isIntersecting;
+      if (!this.inSight) this.pause();
+    });
     this.seen.observe(this.root);
     this.sized = new ResizeObserver(() => this.fit());
     this.sized.observe(this.root);
   }
 
   press(event) {
-    const action = KEYS[event.key];
-    const ours = event.composedPath().includes(this.root);
-    if (ours && this.walk(event)) return;
-    if (!ours || !action || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+    if (!event.composedPath().includes(this.root)) return;
+    if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const walks = this.values.walks(key);
+    if (!walks && !(key in KEYS && this.can(KEYS[key]))) return;
     event.stopImmediatePropagation();
-    if (event.key === " " && event.target.tagName === "BUTTON") return; // space presses a button
+    if (key === " " && event.target.tagName === "BUTTON") return; // space presses a button
     event.preventDefault();
-    this.act(action);
+    if (walks) this.values.walk(key);
+    else this.act(KEYS[key]);
+  }
+
+  can(name) {
+    if (name === "unfold") return "unfold" in this.toggles;
+    return name !== "passage" || this.film.notes.length > 0;
   }
 
   act(name) {
     if (name === "play") return this.timer ? this.pause() : this.play();
+    if (name === "rounds") return this.setGrain();
+    if (name === "projector") return this.setProjector(this.kind !== "projector");
+    if (name === "unfold") return this.setUnfolded();
+    if (name === "passage") return this.guide.next();
     this.pause();
     return this.go(this.target(name));
-  }
-
-  /** T puts the focus on the draft tree; ↑ and ↓ go from node to node, Escape leaves it. */
-  walk(event) {
-    const nodes = [...this.stage.querySelectorAll("[data-node]")];
-    const at = nodes.findIndex((node) => node === document.activeElement || node === event.target);
-    const moves = { ArrowUp: at - 1, ArrowDown: at + 1, Escape: -1 };
-    const starts = event.key === "t" || event.key === "T";
-    if (event.ctrlKey || event.altKey || event.metaKey || !nodes.length) return false;
-    if (starts ? false : at < 0 || !(event.key in moves)) return false;
-    event.stopImmediatePropagation();
-    event.preventDefault();
-    if (event.key === "Escape") {
-      this.root.focus();
-      this.light(undefined);
-    } else {
-      const next = starts ? 0 : Math.max(0, Math.min(nodes.length - 1, moves[event.key]));
-      nodes[next].focus({ preventScroll: false });
-    }
-    return true;
-  }
-
-  /** Light up a node, its path and its row of the mask, and say what is known of it. */
-  light(node) {
-    this.lit = node;
-    for (const shape of this.stage.querySelectorAll(".lk-lit")) shape.classList.remove("lk-lit");
-    const chip = node && this.stage.querySelector(`[data-node="${node}"]`);
-    this.detail.textContent = chip ? chip.querySelector("title").textContent : this.hint();
-    if (!chip) return;
-    for (const one of chip.dataset.path.split(" ")) {
-      for (const kind of ["node", "edge"]) {
-        this.stage.querySelector(`[data-${kind}="${one}"]`)?.classList.add("lk-lit");
-      }
-    }
-    this.stage.querySelector(`[data-row="${node}"]`)?.classList.add("lk-lit");
-  }
-
-  hint() {
-    return this.stage.querySelector("[data-node]") ? "Point at a node to see its numbers and its path." : "";
   }
 
   /** Where an action leads from here, at the current grain. */
@@ -256,29 +238,54 @@ class View {
     this.tell("grain", this.model.get("grain") === "round" ? "phase" : "round");
   }
 
-  setLarger() {
-    this.larger = !this.larger;
-    this.large.setAttribute("aria-pressed", this.larger);
-    this.root.classList.toggle("labkit-larger", this.larger);
+  setUnfolded() {
+    this.unfolded = !this.unfolded;
+    this.kind = this.unfolded ? "open" : "page";
+    label(this.toggles.unfold, "", this.unfolded ? "Fold tree" : "Unfold tree");
     this.fit();
   }
 
+  /** Few panels, large, on the whole screen where the page lets us have it. */
+  setProjector(on) {
+    this.kind = on ? "projector" : this.unfolded ? "open" : "page";
+    this.root.classList.toggle("labkit-projector", on);
+    if (on) this.root.requestFullscreen?.().catch(() => {}); // refused: large in its place
+    else if (document.fullscreenElement === this.root) document.exitFullscreen();
+    this.fit();
+  }
+
+  leftFullscreen() {
+    const ours = document.fullscreenElement === this.root;
+    if (this.wasFull && !ours && this.kind === "projector") this.setProjector(false);
+    this.wasFull = ours;
+  }
+
   fit() {
-    const board = choose(this.film.boards, this.root.clientWidth, this.larger);
-    if (board !== this.board) {
-      this.board = board;
-      const { width, head } = this.film.boards[board];
-      this.stage.innerHTML = `${head}<title></title><desc></desc></svg>`;
-      this.svg = this.stage.firstElementChild;
-      this.holders = this.film.boards[board].panels.map(() =>
-        this.svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "g")));
-      this.drawn = [];
-      this.svg.dataset.board = width;
-    }
-    const most = this.film.boards[board].width * (this.larger ? LARGER : LARGEST);
+    const board = choose(this.film.boards, this.root.clientWidth, this.kind);
+    if (board !== this.board) this.lay(board);
+    const { width, height } = this.film.boards[board];
+    const large = this.kind === "projector";
+    const full = document.fullscreenElement === this.root;
+    const room = full ? Math.max(200, this.root.clientHeight - this.stage.offsetTop - 16) : Infinity;
+    const most = large ? Math.min(this.root.clientWidth, (room * width) / height) : width * LARGEST;
     this.svg.style.width = "100%";
     this.svg.style.maxWidth = `${Math.round(most)}px`;
     this.show();
+  }
+
+  lay(board) {
+    this.board = board;
+    const { width, head, panels: names } = this.film.boards[board];
+    this.stage.innerHTML = `${head}<title></title><desc></desc></svg>`;
+    this.svg = this.stage.firstElementChild;
+    this.holders = names.map(([, , , key]) => {
+      const holder = this.svg.appendChild(document.createElementNS(SVG, "g"));
+      holder.dataset.panel = key;
+      return holder;
+    });
+    this.over = this.svg.appendChild(document.createElementNS(SVG, "g")); // frames
+    this.drawn = [];
+    this.svg.dataset.board = width;
   }
 
   show() {
@@ -289,28 +296,46 @@ class View {
     this.slider.value = step;
     this.slider.setAttribute("aria-valuetext", this.sentence.textContent.split(":")[0]);
     this.count.textContent = `${step} / ${this.last}`;
-    this.rounds.setAttribute("aria-pressed", this.model.get("grain") === "round");
+    press(this.toggles.rounds, this.model.get("grain") === "round");
+    press(this.toggles.projector, this.kind === "projector");
+    if (this.toggles.unfold) press(this.toggles.unfold, this.unfolded);
     for (const name of ["first", "back"]) disable(this.buttons[name], step === 0);
     for (const name of ["last", "next"]) disable(this.buttons[name], step === this.last);
-    const focused = this.stage.contains(document.activeElement) && document.activeElement.dataset.node;
     panels(this.film, this.board, step).forEach((markup, i) => {
       if (this.drawn[i] !== markup) this.holders[i].innerHTML = markup;
       this.drawn[i] = markup;
     });
-    if (this.film.trees) this.wake(focused);
     this.svg.querySelector("title").innerHTML = this.film.title;
     this.svg.querySelector("desc").innerHTML = this.film.sentences[step];
+    this.guide.follow(step);
+    this.values.redraw();
+    const can = Object.entries(PANELS).filter(([, [panel]]) => this.panel(panel));
+    this.keys.textContent = "Keys, when this box has the focus: ← → step, Home End, space plays, W whole "
+      + `rounds, P projector${this.can("unfold") ? ", U unfolds the tree" : ""}`
+      + `${this.can("passage") ? ", N next passage" : ""}. Numbers, then ↑ ↓ and Escape: `
+      + `${can.map(([key, [, name]]) => `${key.toUpperCase()} ${name}`).join(", ")}.`;
   }
 
-  /** Nodes drawn anew can be focused, are named, and stay lit if they still exist. */
-  wake(focused) {
-    for (const node of this.stage.querySelectorAll("[data-node]")) {
-      node.setAttribute("tabindex", "-1");
-      node.setAttribute("role", "img");
-      node.setAttribute("aria-label", node.querySelector("title").textContent);
-    }
-    if (focused) (this.stage.querySelector(`[data-node="${focused}"]`) ?? this.root).focus();
-    this.light(this.lit);
+  /** The place of a panel on this board, if it is on it and not empty. */
+  panel(name) {
+    return this.holders.find((holder) => holder.dataset.panel === name && holder.firstChild?.firstChild);
+  }
+
+  /** A frame around shapes, with a sign in its corner: colour alone would tell nothing. */
+  frame(shapes, className, sign) {
+    const scale = this.svg.getBoundingClientRect().width / this.film.boards[this.board].width || 1;
+    const origin = this.svg.getBoundingClientRect();
+    const boxes = shapes.map((shape) => shape.getBoundingClientRect());
+    const left = (Math.min(...boxes.map((b) => b.left)) - origin.left) / scale - 4;
+    const top = (Math.min(...boxes.map((b) => b.top)) - origin.top) / scale - 4;
+    const right = (Math.max(...boxes.map((b) => b.right)) - origin.left) / scale + 4;
+    const foot = (Math.max(...boxes.map((b) => b.bottom)) - origin.top) / scale + 4;
+    const group = this.over.appendChild(document.createElementNS(SVG, "g"));
+    group.setAttribute("class", className);
+    group.innerHTML = `<rect x="${left}" y="${top}" width="${right - left}" height="${foot - top}" rx="5"/>`
+      + (sign ? `<circle cx="${Math.max(11, left)}" cy="${Math.max(11, top)}" r="10"/>`
+        + `<text x="${Math.max(11, left)}" y="${Math.max(11, top) + 5}">${sign}</text>` : "");
+    return group;
   }
 
   close() {
@@ -320,15 +345,210 @@ class View {
     this.sized.disconnect();
     this.model.off("change:step", this.onStep);
     this.model.off("change:grain", this.onStep);
+    if (document.fullscreenElement === this.root) document.exitFullscreen();
     this.root.remove();
   }
 }
 
-/** The number of the draft's node that a shape belongs to. */
-function pointed(shape) {
-  const found = shape.closest?.("[data-node], [data-row]");
-  return found?.dataset.node ?? found?.dataset.row;
+// ---------------------------------------------------------------------------------- numbers
+
+/** What has a <title> in the picture: one sentence each, by pointer or by keys. The cursor is kept
+    as (panel, place in it), since shapes are drawn anew at every step. */
+class Values {
+  constructor(view) {
+    this.view = view;
+    this.cursor = undefined;
+    this.lit = undefined;
+    const { signal } = view.detach;
+    for (const kind of ["pointerover", "click"]) {
+      view.stage.addEventListener(kind, (event) => this.point(event.target), { signal });
+    }
+    view.stage.addEventListener("pointerleave", () => this.point(undefined), { signal });
+  }
+
+  of(panel) {
+    const titles = this.view.panel(panel)?.querySelectorAll("title") ?? [];
+    return [...titles].map((title) => title.parentElement);
+  }
+
+  walks(key) {
+    if (key in PANELS) return this.of(PANELS[key][0]).length > 0;
+    return this.cursor !== undefined && ["ArrowUp", "ArrowDown", "Escape"].includes(key);
+  }
+
+  walk(key) {
+    if (key === "Escape") this.cursor = undefined;
+    else if (key in PANELS) this.cursor = { panel: PANELS[key][0], at: 0 };
+    else this.cursor.at += key === "ArrowDown" ? 1 : -1;
+    this.node = undefined;
+    this.redraw();
+    this.mark?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  /** The nearest shape around the pointer that says something. */
+  point(shape) {
+    let found = shape;
+    while (found && found !== this.view.svg && !title(found)) found = found.parentElement;
+    if (found === this.view.svg || !found || !this.view.stage.contains(found)) found = undefined;
+    this.cursor = undefined;
+    if (found) {
+      const panel = found.closest("[data-panel]")?.dataset.panel;
+      const at = panel ? this.of(panel).indexOf(found) : -1;
+      this.cursor = at < 0 ? undefined : { panel, at };
+    }
+    this.redraw();
+  }
+
+  /** Light up what the cursor is on; of a node also its path and its row of the mask. */
+  redraw() {
+    const { stage, detail } = this.view;
+    for (const shape of stage.querySelectorAll(".lk-lit")) shape.classList.remove("lk-lit");
+    this.mark?.remove();
+    this.mark = undefined;
+    const all = this.cursor ? this.of(this.cursor.panel) : [];
+    if (!all.length) {
+      if (detail.textContent !== HINT) detail.textContent = HINT;
+      return;
+    }
+    // a node of the draft stays the same one while other chips come and go
+    const same = this.node && all.findIndex((shape) => nodeOf(shape) === this.node);
+    if (same > -1) this.cursor.at = same;
+    this.cursor.at = Math.max(0, Math.min(all.length - 1, this.cursor.at));
+    const shape = all[this.cursor.at];
+    this.node = nodeOf(shape);
+    const told = title(shape).textContent;
+    if (detail.textContent !== told) detail.textContent = told;
+    if (this.node !== undefined) this.path(this.node);
+    this.mark = this.view.frame([shape], "lk-cursor", "");
+  }
+
+  path(node) {
+    const { stage } = this.view;
+    const chip = stage.querySelector(`[data-node="${node}"]`);
+    for (const one of chip?.dataset.path.split(" ") ?? []) {
+      for (const kind of ["node", "edge"]) {
+        stage.querySelector(`[data-${kind}="${one}"]`)?.classList.add("lk-lit");
+      }
+    }
+    stage.querySelector(`[data-row="${node}"]`)?.classList.add("lk-lit");
+  }
 }
+
+const HINT = "Point at anything in the pictures, or press the key of a panel, to read its numbers.";
+
+function title(shape) {
+  return shape.tagName === "svg" ? undefined : [...shape.children].find((node) => node.tagName === "title");
+}
+
+function nodeOf(shape) {
+  return shape.dataset.node ?? shape.dataset.row;
+}
+
+// ---------------------------------------------------------------------------------- passages
+
+/** Passages below the pictures: the one that is current outlines the part that it speaks of. */
+class Guide {
+  constructor(view) {
+    this.view = view;
+    this.notes = view.film.notes;
+    this.current = -1;
+    this.outside = undefined; // part that a link elsewhere on the page points at
+    if (this.notes.length) this.build();
+    const { signal } = view.detach;
+    for (const kind of ["pointerover", "focusin", "click"]) {
+      document.addEventListener(kind, (event) => this.hear(event), { signal });
+    }
+  }
+
+  build() {
+    const { signal } = this.view.detach;
+    const list = make("ol", "labkit-notes");
+    this.items = this.notes.map((note, i) => {
+      const item = list.appendChild(make("li", "labkit-note"));
+      const words = make("button", "labkit-passage", { type: "button" });
+      const number = make("span", "labkit-number", { "aria-hidden": "true" });
+      number.textContent = i + 1;
+      const place = make("span", "labkit-place");
+      place.textContent = ` (${note.place})`;
+      words.append(number, note.words, place);
+      item.append(words);
+      for (const kind of ["pointerenter", "focus"]) words.addEventListener(kind, () => this.choose(i), { signal });
+      words.addEventListener("click", () => this.visit(i), { signal });
+      return words;
+    });
+    this.view.passages.append(list);
+  }
+
+  holds(i, step) {
+    const { states } = this.notes[i];
+    return states === null || states.includes(step);
+  }
+
+  /** The passage of this step; one that still holds stays. */
+  follow(step) {
+    const narrow = this.notes.findIndex((note) => note.states?.includes(step));
+    const stays = this.current >= 0 && this.holds(this.current, step)
+      && (this.notes[this.current].states !== null || narrow < 0);
+    if (!stays) this.current = narrow >= 0 ? narrow : this.notes.findIndex((_, i) => this.holds(i, step));
+    this.redraw();
+  }
+
+  choose(i) {
+    this.current = i;
+    this.redraw();
+  }
+
+  /** Go to where the passage holds, and show what it speaks of. */
+  visit(i) {
+    const { states } = this.notes[i];
+    this.current = i;
+    const step = this.view.model.get("step");
+    if (states?.length && !states.includes(step)) this.view.go(states.find((s) => s > step) ?? states[0]);
+    else this.redraw();
+  }
+
+  next() {
+    this.visit((this.current + 1) % this.notes.length);
+    this.items[this.current].scrollIntoView({ block: "nearest" });
+  }
+
+  /** A link of the page, to #labkit-tree and the like, points while it is pointed at. */
+  hear(event) {
+    const link = event.target.closest?.(`a[href*="${LINK}"]`);
+    const part = link?.getAttribute("href").split(LINK)[1];
+    if (!part && event.type === "click") return;
+    if (link && event.type === "click") event.preventDefault();
+    const heard = this.view.inSight ? part : undefined;
+    if (heard === this.outside) return;
+    this.outside = heard;
+    this.redraw();
+  }
+
+  redraw() {
+    this.mark?.remove();
+    this.mark = undefined;
+    this.items?.forEach((item, i) => {
+      item.classList.toggle("labkit-current", i === this.current && !this.outside);
+      if (i === this.current && !this.outside) item.setAttribute("aria-current", "step");
+      else item.removeAttribute("aria-current");
+    });
+    const note = this.notes[this.current];
+    const shapes = this.outside ? this.shapes(this.outside) : note ? this.shapes(note.part) : [];
+    if (shapes.length) this.mark = this.view.frame(shapes, "lk-spoken", this.outside ? "☞" : this.current + 1);
+  }
+
+  /** A panel, or shapes of one: of the tests' thresholds and draws those of the latest test. */
+  shapes(part) {
+    const whole = this.view.panel(part);
+    if (whole) return [whole];
+    const parts = (name) => [...this.view.stage.querySelectorAll(`[data-part="${CSS.escape(name)}"]`)];
+    if (part === "residual") return parts(part);
+    const latest = Math.max(0, parts("u").length - 1);
+    return parts(part).slice(latest, latest + 1);
+  }
+}
+
+// ---------------------------------------------------------------------------------- elements
 
 function make(tag, className, attributes = {}) {
   const node = document.createElement(tag);
@@ -340,6 +560,10 @@ function make(tag, className, attributes = {}) {
 /** Said, not done: a disabled button would lose the focus, and the keys with it. */
 function disable(node, off) {
   node.setAttribute("aria-disabled", off);
+}
+
+function press(node, on) {
+  node.setAttribute("aria-pressed", on);
 }
 
 function heading(words) {
@@ -362,7 +586,7 @@ function label(node, icon, words) {
 
 function toggle(words) {
   const node = make("button", "labkit-button labkit-toggle", { type: "button", "aria-pressed": "false" });
-  node.textContent = words;
+  label(node, "", words);
   return node;
 }
 
