@@ -160,7 +160,8 @@ def _drafting(name: str, traces: Sequence[Trace], step: float) -> Drafting:
         return Drafting(name, (*tokens,), (*map(float, range(MOST + 1)),), ratio)
     found = tokens_by_nodes(*traces, most=MOST)
     require(bool(found), f"runs of {name!r}", "trees that say their confidence", "none")
-    return Drafting(name, *zip(*found, strict=True), ratio, tree=True)
+    added, forwards = (tuple(column) for column in zip(*found, strict=True))
+    return Drafting(name, added, forwards, ratio, tree=True)
 
 
 def _seconds_per_token(traces: Sequence[Trace]) -> float:

@@ -179,7 +179,7 @@ def speaking(head: EagleHead, ids: Tensor) -> EagleHead:
     """Says other words: draft id i means target id ``ids[i]``; ids may come more than once."""
     words, place = ids.to(head.device).unique(return_inverse=True)
     other = twin(head)
-    other.lm_head = _Merged(head.lm_head, place, len(words))  # type: ignore[assignment]
+    other.lm_head = _Merged(head.lm_head, place, len(words))
     other.vocab_ids = words
     return other
 

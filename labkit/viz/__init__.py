@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from labkit.viz.views import attention_mask, draft_tree, kv_slots, ribbon, still, timeline
 
 __all__ = [
-    "Note",
     "Change",
+    "Note",
     "Picture",
     "Stepper",
     "WhatIf",

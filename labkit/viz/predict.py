@@ -117,7 +117,8 @@ class Prediction:
 
 def _moved(setting: Setting, slider: str, at: float) -> Setting:
     whole = slider in ("draft_length", "batch")
-    return replace(setting, **{slider: int(at) if whole else float(at)})
+    change: dict[str, Any] = {slider: int(at) if whole else float(at)}
+    return replace(setting, **change)
 
 
 def _speed(answer: Answer) -> float:

@@ -193,9 +193,12 @@ def _forward_plot(answer: Answer) -> Plot:
         _spot("a plain step", batch, step, "step", _PLAIN),
         _spot("your choice", width, step * check, "check", _CHOSEN),
     )
-    measured = tuple(
-        (math.log2(w), doublings(machine.steps(w)), f"{w} tokens: {1e3 * s:.0f} ms")
-        for w, s in machine.forward
+    measured = Series(
+        "measured",
+        tuple(math.log2(w) for w, _ in machine.forward),
+        tuple(doublings(machine.steps(w)) for w, _ in machine.forward),
+        tuple(f"{w} tokens: {1e3 * s:.0f} ms" for w, s in machine.forward),
+        look=_FORWARD,
     )
     return Plot(
         title="One forward of the target",
@@ -206,7 +209,7 @@ def _forward_plot(answer: Answer) -> Plot:
             _curve("between measured", known, machine.steps),
             _curve("drawn on", rest, machine.steps),
         ),
-        points=(Series("measured", *zip(*measured, strict=True), look=_FORWARD), *points),
+        points=(measured, *points),
         ticks=tuple(map(float, _TICKS)),
         tick_names=tuple("" if i % 2 else str(2**i) for i in _TICKS),
         heights=tuple(f"{2 ** (top * i / 4):g}" for i in range(5)),
