@@ -36,6 +36,8 @@ def list_runs(folder: Folder = None, as_json: AsJson = False) -> None:
 @trace.command()
 def show(run: Run, as_json: AsJson = False) -> None:
     """Tell a recorded run: its facts, its text, its rounds."""
+    from dataclasses import asdict
+
     from labkit.gallery.shelf import open_run
     from labkit.lab.report import row
     from labkit.metrics import cost
@@ -46,13 +48,9 @@ def show(run: Run, as_json: AsJson = False) -> None:
     story, spent = Story.of(found), cost(found)
     rounds = [round_sentence(story, i) for i in range(len(found.rounds))]
     seconds = spent.decode + spent.prefill
-    numbers: dict[str, Any] = {}
-    if seconds:
-        from dataclasses import asdict
-
-        numbers = asdict(row([found], seconds=seconds))
+    numbers: dict[str, Any] = asdict(row([found], seconds=seconds)) if seconds else {}
     record = {"header": found.header, "text": found.text, "sentence": run_sentence(story),
-              "rounds": rounds, **numbers}  # fmt: skip
+              "sentences": rounds, **numbers}  # fmt: skip
     facts = ", ".join(f"{k} {found.header[k]}" for k in _TOLD if found.header.get(k) != "")
     text = [facts, "", found.text, "", run_sentence(story), timing(found, ar_seconds=None), ""]
     emit(record, as_json=as_json, text="\n".join([*text, *rounds]))

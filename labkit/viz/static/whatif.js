@@ -203,10 +203,12 @@ class View {
 
   slider(name, words, values) {
     const label = make("label", "labkit-whatif-field");
-    const node = make("input", "", { type: "range", min: 0, max: values.length - 1, step: 1 });
+    const node = make("input", "", {
+      type: "range", min: 0, max: values.length - 1, step: 1, "aria-label": words,
+    });
     const said = make("output", "");
     node.addEventListener("input", () => this.tell({ [name]: values[Number(node.value)] }), { signal: this.detach.signal });
-    label.append(text(words), said, node);
+    label.append(text(words), node, said); // the first control in a label is the one it names
     const nearest = (value) => values.reduce((near, v, i) =>
       (Math.abs(v - value) < Math.abs(values[near] - value) ? i : near), 0);
     const show = (value) => {
@@ -220,7 +222,7 @@ class View {
 
   select(name, words, options) {
     const label = make("label", "labkit-whatif-field");
-    const node = make("select", "");
+    const node = make("select", "", { "aria-label": words });
     for (const [value, told] of options) {
       const option = make("option", "", { value });
       option.textContent = told;
