@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from labkit.draft import Draft
 from labkit.drafters.base import Commit, Drafter
 from labkit.sampling import Rng, Warp
+from labkit.tree import DraftTree
 
 Script = Callable[[tuple[int, ...], Rng, int], Draft]
 """(committed text, rng, depth) -> draft."""
@@ -38,3 +39,19 @@ class Scripted(Drafter):
 
     def forget(self) -> None:
         pass
+
+
+def guessing(guess: Callable[[list[int], int], Sequence[int]]) -> Scripted:
+    """A drafter from a plain function: ``guess(text, k)`` gives at most k tokens that may follow.
+
+    A function that nobody has written yet (it raises NotImplementedError) offers nothing.
+    """
+
+    def script(tokens: tuple[int, ...], rng: Rng, depth: int) -> Draft:
+        try:
+            guesses = tuple(guess(list(tokens), depth))
+        except NotImplementedError:
+            guesses = ()
+        return Draft.deterministic(DraftTree.chain((tokens[-1], *guesses)))
+
+    return Scripted(script)

@@ -454,3 +454,40 @@ _READ_AGAIN = Exercise(
 def read_again(learner: Callable[[int, int], int], *, lang: str = "en") -> Result:
     """Tokens that a recurrent layer reads a second time: ``learner(drafted, accepted)``."""
     return _READ_AGAIN.judge(learner, lang=lang)
+
+
+# --- lesson 12: a drafter of one's own -----------------------------------------------------------
+
+
+def _copied(tokens: list[int], k: int, *, among: Callable[[list[int]], int]) -> list[int]:
+    """What followed one of the earlier places of the last token; ``among`` says which."""
+    places = [i for i, token in enumerate(tokens[:-1]) if token == tokens[-1]]
+    return tokens[among(places) + 1 :][:k] if places else []
+
+
+_COPYCAT = Exercise(
+    "copycat",
+    cases=[
+        ([5, 6, 7, 5, 6], 2),
+        ([1, 2, 3, 1, 4, 4, 1], 1),
+        ([8, 9, 8, 9, 8], 3),
+        ([1, 2, 3], 4),
+        ([4], 2),
+    ],
+    right=lambda tokens, k: _copied(tokens, k, among=max),
+    mistakes={
+        "earliest": lambda tokens, k: _copied(tokens, k, among=min),
+        "with_itself": lambda tokens, k: [tokens[-1], *_copied(tokens, k, among=max)][:k],
+        "too_long": lambda tokens, k: _copied(tokens, len(tokens), among=max),
+        "found_itself": lambda tokens, k: [],
+        "repeats": lambda tokens, k: _copied(tokens, k, among=max) or [tokens[-1]] * k,
+    },
+    same=lambda ours, answer: list(answer) == ours,
+    show=short,
+)
+
+
+def copycat(learner: Callable[[list[int], int], list[int]], *, lang: str = "en") -> Result:
+    """A drafter: ``learner(tokens, k) -> at most k guesses``, copied from what followed the latest
+    earlier place of the last token."""
+    return _COPYCAT.judge(learner, lang=lang)
