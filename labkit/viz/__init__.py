@@ -12,6 +12,7 @@ Importing this package loads neither torch nor plotly nor the widget packages.
     Stepper(trace)     all of it, step by step
     Note(words, part)  a passage beside it that points at a part
     WhatIf(machine)    the speed-up model with sliders; ask=Change(...) to predict first
+    share(trace)       a link that holds the run's file;  Opener()  a field that takes one
     charts             quantities: acceptance, speed, forward time, laws
 """
 
@@ -20,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.viz.notes import Note
+    from labkit.viz.opener import Opener
     from labkit.viz.picture import Picture
     from labkit.viz.predict import Change
+    from labkit.viz.sharing import share
     from labkit.viz.sliders import WhatIf
     from labkit.viz.stepper import Stepper
     from labkit.viz.views import attention_mask, draft_tree, kv_slots, ribbon, still, timeline
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Change",
     "Note",
+    "Opener",
     "Picture",
     "Stepper",
     "WhatIf",
@@ -37,6 +41,7 @@ __all__ = [
     "draft_tree",
     "kv_slots",
     "ribbon",
+    "share",
     "still",
     "timeline",
 ]
@@ -44,6 +49,8 @@ __all__ = [
 _HOMES = {
     "Note": "notes",
     "Change": "predict",
+    "Opener": "opener",
+    "share": "sharing",
     "Picture": "picture",
     "attention_mask": "views",
     "draft_tree": "views",
