@@ -49,10 +49,8 @@ from labkit.drafters.shapes import StaticTree
 
 three = StaticTree(((0,), (1,), (2,), (0, 0), (1, 0), (2, 0)))
 prompt = "Name three colours of the rainbow."
-for name, drafter in {
-    "parallel": Medusa(heads, shape=three),
-    "MTP": Mtp(module, shape=three),
-}.items():
+pair = {"parallel": Medusa(heads, shape=three), "MTP": Mtp(module, shape=three)}
+for name, drafter in pair.items():
     run = lab.record(prompt, drafter=drafter, draft_length=2, max_new_tokens=3, detail="full")
     drafted, scored = run.rounds[0].drafted, run.rounds[0].scored
     print(f"{name:9} first guess    then           the target's choice")
@@ -209,11 +207,8 @@ from labkit.drafters.draft_model import DraftModel
 from labkit.metrics import cost
 
 itself = DraftModel(lab.model, vocab_size=lab.target.vocab_size)
-trials = {
-    "the target itself, 3": (itself, 3),
-    "MTP, 1": (Mtp(module), 1),
-    "MTP, 3": (Mtp(module), 3),
-}
+trials = {"the target itself, 3": (itself, 3)}
+trials |= {"MTP, 1": (Mtp(module), 1), "MTP, 3": (Mtp(module), 3)}
 plain = lab.record(prompt, method="ar", max_new_tokens=24)
 alone = cost(plain).decode / len(plain.tokens)
 for name, (drafter, depth) in trials.items():
