@@ -11,9 +11,10 @@ in the fault alone; the texts that are compared are greedy.
     faults.measure(lab, prompts, method="eagle3")               # what each costs
 """
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from labkit.drafters.eagle import Eagle
 from labkit.drafters.mtp import Mtp
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 HEALTHY = "healthy"
-_ALL = {**GALLERY, **MODULES}
+_ALL: Mapping[str, Fault] = ChainMap(cast(Any, GALLERY), cast(Any, MODULES))
 _METHODS = (*EAGLE, "mtp")
 
 
