@@ -38,7 +38,7 @@ class Opener(anywidget.AnyWidget):
     _esm = _STATIC / "opener.js"
     _css = _STATIC / "opener.css"
     _ipython_display_ = None  # see `labkit.viz.stepper.Stepper`
-    file = traitlets.List().tag(sync=True)  # [name, base64 of the bytes]
+    file: Any = traitlets.List().tag(sync=True)  # [name, base64 of the bytes]
     told = traitlets.Unicode("No file yet.").tag(sync=True)
     largest = traitlets.Int(LARGEST).tag(sync=True)
 
