@@ -125,7 +125,12 @@ class Breakage:
     @property
     def html(self) -> str:
         """Fault, texts side by side, numbers."""
-        return f"{self.fault.card.html}{_texts(self)}{self.table.html}"
+        return self.fault.card.html + self.comparison
+
+    @property
+    def comparison(self) -> str:
+        """Texts side by side and numbers, for a page that has told of the fault already."""
+        return _texts(self) + self.table.html
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": repr(self)}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.lab.breaking import BREAKS, Breakage, catalogue, show
+from labkit.lab.breaking import BREAKS, CHECKS, Breakage, catalogue, show
 from labkit.lab.cards import Card, plain
 from labkit.lab.session import Lab
 from labkit.viz.loading import stepper_class
@@ -120,8 +120,10 @@ class BreakIt:
     def _show_result(self) -> None:
         assert self.result is not None
         self._box.children = [*self._parts, self._found]  # an old stepper goes
-        self._said.value = Card("✓" if self.result.caught_by else "…", self.result.sentence).html
-        self._found.value = self.result.html
+        caught = ", ".join(CHECKS[key].title for key in self.result.caught_by)
+        told = f"Caught by: {caught}." if caught else "No check noticed on this prompt."
+        self._said.value = Card("✓" if caught else "…", told).html
+        self._found.value = self.result.comparison
         for button in self._play:
             button.disabled = False
 
