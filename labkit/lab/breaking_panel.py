@@ -69,6 +69,8 @@ class BreakIt:
     def _build(self) -> Any:
         import ipywidgets as w
 
+        from labkit.viz.turnover import take_over
+
         wide = w.Layout(width="auto")
         self._text = w.Text(value=self.prompt, description="Prompt", layout=wide)
         names = [(plain(fault.title), key) for key, fault in BREAKS.items()]
@@ -91,6 +93,7 @@ class BreakIt:
         self._parts = [w.HTML(_STYLE), self._text, self._switch, self._about, bar, self._said]
         box = w.VBox([*self._parts, self._found])
         box.add_class("labkit-break")
+        take_over(box)
         return box
 
     def _take_prompt(self) -> None:

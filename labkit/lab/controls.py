@@ -17,6 +17,7 @@ import ipywidgets as w
 from labkit.errors import LabError
 from labkit.lab.cards import Card, rich
 from labkit.lab.tables import Table
+from labkit.viz.turnover import take_over
 
 Action = Callable[[], object]
 """Does something; text that it returns is said, anything else is for `redraw` to show."""
@@ -131,6 +132,7 @@ def box(*parts: Any) -> Any:
     """The whole desk."""
     made = w.VBox(list(parts), layout=w.Layout(width="100%"))
     made.add_class("labkit-desk")
+    take_over(made)
     return made
 
 

@@ -136,6 +136,8 @@ def compare(guess: float | None, measured: float, *, unit: str, lang: str = "en"
 def _box(question: Question) -> Any:
     import ipywidgets as w
 
+    from labkit.viz.turnover import take_over
+
     texts = [plain(choice.text) for choice in question.choices]
     radio = w.RadioButtons(options=texts, value=None, layout=w.Layout(width="auto"))
     button = w.Button(description=say("quiz.check", lang=question.lang), button_style="info")
@@ -154,4 +156,5 @@ def _box(question: Question) -> Any:
     head = w.HTML(f"{_STYLE}<div style='line-height:1.5'><b>?</b> {rich(question.ask)}</div>")
     box = w.VBox([head, radio, button, reply])
     box.add_class("labkit-quiz")
+    take_over(box)
     return box

@@ -17,6 +17,7 @@ import traitlets
 from labkit.viz.picture import Picture
 from labkit.viz.race import COLOURS, RaceRecord
 from labkit.viz.theme import style_sheet
+from labkit.viz.turnover import take_over
 
 _STATIC = Path(__file__).parent / "static"
 _NOTE = "Run this cell to race on your own machine."
@@ -51,6 +52,7 @@ class RaceView(anywidget.AnyWidget):
         course = {"goal": record.goal, "lanes": lanes, "note": note, "style": style_sheet()}
         self.record = record
         super().__init__(course=course)
+        take_over(self)
         self.show(record)
         if wish is not None:
             self.on_msg(lambda _view, content, _buffers: _pass_on(content, wish))

@@ -17,6 +17,7 @@ from labkit.machine import Machine
 from labkit.viz.desk import Desk
 from labkit.viz.picture import Picture
 from labkit.viz.predict import CHOICES, Change
+from labkit.viz.turnover import take_over
 from labkit.whatif import Answer
 
 _STATIC = Path(__file__).parent / "static"
@@ -57,6 +58,7 @@ class WhatIf(anywidget.AnyWidget):
         desk = Desk.of(machine, ask, settings)
         self._desk = desk
         super().__init__(facts=desk.facts(), **vars(desk.answer.setting))
+        take_over(self)
 
     @property
     def answer(self) -> Answer:

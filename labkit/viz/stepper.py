@@ -20,6 +20,7 @@ from labkit.viz.notes import Note
 from labkit.viz.picture import Picture
 from labkit.viz.states import State
 from labkit.viz.tale import Tale, check_grain
+from labkit.viz.turnover import take_over
 
 _STATIC = Path(__file__).parent / "static"
 _NOTE = "Run this cell to make it interactive."
@@ -71,6 +72,7 @@ class Stepper(anywidget.AnyWidget):
         self._tale = tale
         self.trace = trace
         super().__init__(film=tale.film(), step=tale.check_step(step), grain=check_grain(grain))
+        take_over(self)
 
     @property
     def steps(self) -> int:
