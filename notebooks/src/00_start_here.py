@@ -101,7 +101,7 @@ ribbon(trace)
 #
 # The buttons and the slider do the same. The panels show the text, the checks of the round, the model's memory (lesson 04), and the time, beside that of the target alone.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from labkit.viz import Stepper
 
 stepper = Stepper(trace, compare=plain)

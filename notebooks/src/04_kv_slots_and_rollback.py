@@ -65,7 +65,7 @@ for r in trace.rounds[:6]:
     print("   kept     ", list(r.committed.kept_slots))
     print("   forgotten", list(r.committed.freed_slots))
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from labkit.viz import Stepper
 
 Stepper(trace, compare=plain, step=4)

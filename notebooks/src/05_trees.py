@@ -223,7 +223,7 @@ ask("05-kept")
 # %% [markdown]
 # Now step through it. The tree panel shows kept nodes, and ✂ where candidates were pruned. Walk on to see p, the verdicts, the mask, and the slots of lesson 04.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from labkit.viz import Stepper
 
 shown = Stepper(grown, compare=plain)

@@ -177,7 +177,7 @@ for name, owner in heads.items():
 # %% [markdown]
 # For real, round by round:
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from labkit.viz import Stepper
 
 run = heads["ours"].record(
