@@ -2,7 +2,8 @@
 #
 #   make lab        environment, default model, JupyterLab on the first lesson
 #   make test       environment, default model, every test, every lesson
-#   make browser    the stepper in a real Chromium: environment, browser, tests/browser
+#   make browser    stepper and lessons in a real Chromium: environment, browser, tests/browser
+#   make floor      widgets, figures and sessions on the oldest stack that is promised (Colab's)
 #   make check      ruff, mypy and the hygiene tests
 #   make notebooks  run the lessons of notebooks/src/ again and store their outputs
 #   make clean      remove the environment and caches (models stay in the user cache directory)
@@ -14,6 +15,7 @@
 #                                                                 (conda) and install nothing
 #   CONSTRAINTS=  newest versions that pyproject.toml allows, not the tested ones of
 #                 constraints.txt: the way to another torch, e.g. one built for your GPU driver
+#   WORKERS=2     how many tests run at a time, each on one core
 #   CHROMIUM=...  the browser for `make browser`, where it is in no usual place
 #   PIP_ARGS=...  more pip options, e.g. --extra-index-url with the address that pytorch.org gives
 #                 for CPU builds: saves gigabytes on a Linux machine without a GPU
@@ -30,8 +32,10 @@ HEADLESS ?=
 LAB_ARGS ?=
 PYTEST_ARGS ?=
 CELL_TIMEOUT ?= 180
+WORKERS ?= 2
 CHROMIUM ?=
 export CHROMIUM
+FLOOR ?= .venv-floor
 FIRST ?= notebooks/00_start_here.ipynb
 NOTEBOOKS := $(wildcard notebooks/[0-9]*.ipynb notebooks/fr/[0-9]*.ipynb)
 
@@ -50,11 +54,14 @@ endif
 # Once the model is here nothing is fetched any more: a test or lesson that asks the hub fails.
 OFFLINE := HF_HUB_OFFLINE=1
 
+# One core each: threads of several torch processes on the same cores wait for each other.
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(PY) -m pytest -n $(WORKERS)
+
 # A root shell is usual in containers; JupyterLab wants to be told.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 BROWSER_ARGS := $(if $(HEADLESS),--no-browser)
 
-.PHONY: help lab test lessons browser check notebooks clean
+.PHONY: help lab test lessons browser floor check notebooks clean
 .DELETE_ON_ERROR:
 
 help:
@@ -70,9 +77,9 @@ lab: $(LAB_READY)
 
 test: lessons $(ALL_READY)
 	@$(PY) -m labkit pull
-	$(OFFLINE) $(PY) -m pytest $(PYTEST_ARGS)
-	$(OFFLINE) $(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT) \
-		$(PYTEST_ARGS) $(NOTEBOOKS)
+	$(OFFLINE) $(PYTEST) --dist loadscope $(PYTEST_ARGS)
+	$(OFFLINE) $(PYTEST) --dist loadfile --nbval-lax --nbval-current-env \
+		--nbval-cell-timeout=$(CELL_TIMEOUT) $(PYTEST_ARGS) $(NOTEBOOKS)
 
 # Without this, a folder name that changed would pass as "every lesson runs".
 lessons:
@@ -80,8 +87,20 @@ lessons:
 		"Next: make notebooks, or name them with NOTEBOOKS=..." >&2; exit 2)
 
 browser: $(BROWSER_READY)
+	@$(PY) -m labkit pull
 	@$(PY) tests/browser/chromium.py
-	$(OFFLINE) $(PY) -m pytest $(PYTEST_ARGS) tests/browser
+	$(OFFLINE) $(PYTEST) --dist worksteal $(PYTEST_ARGS) tests/browser
+
+# What runs in a notebook's kernel and can be told without a real model. torch is the same as ever.
+FLOOR_TESTS := $(wildcard tests/unit/test_viz_*.py tests/unit/test_quiz.py tests/unit/test_checks.py \
+	tests/unit/test_show.py tests/unit/test_watch.py tests/unit/test_compare.py \
+	tests/unit/test_session.py tests/unit/test_rehearse.py tests/unit/test_readings.py \
+	tests/unit/test_broken.py tests/unit/test_trace.py tests/unit/test_cache.py \
+	tests/unit/test_target.py tests/unit/test_rerun.py tests/goldens/test_*.py)
+
+floor: $(FLOOR)/.ready
+	$(OFFLINE) OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(FLOOR)/bin/python -m pytest \
+		-n $(WORKERS) --dist loadscope $(PYTEST_ARGS) $(FLOOR_TESTS)
 
 check: $(ALL_READY)
 	$(PY) -m ruff check .
@@ -94,7 +113,7 @@ notebooks: $(ALL_READY)
 	$(PY) notebooks/build.py
 
 clean:
-	rm -rf $(VENV) build dist .ruff_cache .mypy_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FLOOR) build dist .ruff_cache .mypy_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: nothing is installed again until the packages asked for change.
@@ -126,5 +145,11 @@ $(VENV)/.all-ready: pyproject.toml constraints.txt | $(VENV)/.created
 $(VENV)/.browser-ready: pyproject.toml constraints.txt | $(VENV)/.created
 	$(call install,lab$(comma)test$(comma)dev$(comma)browser)
 	@touch $@ $(VENV)/.lab-ready $(VENV)/.all-ready
+
+$(FLOOR)/.ready: pyproject.toml constraints-floor.txt
+	@$(PYTHON) -m venv $(FLOOR)
+	@$(FLOOR)/bin/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) \
+		-c constraints-floor.txt -e '.[test]' nbconvert
+	@touch $@
 
 comma := ,

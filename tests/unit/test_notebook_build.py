@@ -140,7 +140,8 @@ def test_nothing_is_fetched_once_the_model_is_here() -> None:
     assert "--nbval-lax" in runs[1]
     browser = [s for s in make("-n", "browser", "ENV=active").stdout.splitlines() if "pytest" in s]
     for line in (*runs, *browser):
-        assert line.startswith("HF_HUB_OFFLINE=1 python -m pytest")
+        assert line.startswith("HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 ")
+        assert " python -m pytest -n 2 " in line
 
 
 def test_the_browser_tests_get_their_own_packages() -> None:
