@@ -26,7 +26,7 @@ WIDTHS = (960, 640, 390)
 ROOM = 800  # page width of what is shown to a room
 _HEAD = 32
 _GAP = 22
-_FEW = 10  # nodes of a tree that a room can read
+_FEW = 8  # nodes of a tree that a room can read
 Draw = Callable[[State], Scene]
 
 
@@ -105,7 +105,8 @@ def board(
 def projector_board(story: Story, *, ar_seconds: float | None, tree: bool | None) -> Board:
     """For a room: the text, and below it the one panel that the phase is about."""
     inner = ROOM - 2 * 16
-    text_ = Panel("", "ribbon", 16, 16, inner, 0, Ribbon(story, width=inner, most=2).scene)
+    ribbon = Ribbon(story, width=inner, most=2, below=1)
+    text_ = Panel("", "ribbon", 16, 16, inner, 0, ribbon.scene)
     tall = text_.draw(story.states[0]).height
     spots = _spots(story, inner, ar_seconds, shows_tree(story, tree))
     height = _HEAD + max(panel.draw(story.states[0]).height for panel in spots.values())
@@ -143,7 +144,13 @@ def _spots(story: Story, inner: int, ar_seconds: float | None, tree: bool) -> di
         Timeline(story, width=inner, ar_seconds=ar_seconds).scene,
     )  # fmt: skip
     grown = Panel(
-        "Draft tree", "tree", 0, 0, inner, 0, TreePanel(story, width=inner, most=_FEW).scene
+        "Draft tree",
+        "tree",
+        0,
+        0,
+        inner,
+        0,
+        TreePanel(story, width=inner, most=_FEW, pruned=False).scene,
     )
     drafted = grown if tree else tests
     return {

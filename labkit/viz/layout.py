@@ -102,16 +102,17 @@ def folded_below(tree: DraftTree, visible: tuple[int, ...]) -> dict[int, int]:
     return counts
 
 
-def layout(round_: Round, *, width: int, deepest: int, most: int) -> Layout:
+def layout(round_: Round, *, width: int, deepest: int, most: int, pruned: bool = True) -> Layout:
     """Place the chips of a round.
 
     Args:
         width: of the panel. deepest: depth of the deepest tree of the run. most: nodes drawn.
+        pruned: draw pruned candidates too.
     """
     pitch = min(_MOST_COLUMN, width // (deepest + 2))
     lines = pitch >= _LEAST_COLUMN
     pitch = pitch if lines else _INDENT
-    walk = _Walk(round_, lines, most)
+    walk = _Walk(round_, lines, most, pruned=pruned)
     spots = []
     for kind, node, parent, depth, row in walk.chips():
         x = depth * pitch
@@ -125,11 +126,11 @@ def layout(round_: Round, *, width: int, deepest: int, most: int) -> Layout:
 class _Walk:
     """Chips in the order in which they are drawn, with their rows."""
 
-    def __init__(self, round_: Round, lines: bool, most: int) -> None:
+    def __init__(self, round_: Round, lines: bool, most: int, *, pruned: bool) -> None:
         self.tree, self.lines, self.row = tree_of(round_), lines, 0
         self.visible = visible_nodes(round_, most)
         self.candidates = pruned_below(round_)
-        self.pruned = _closest(self.candidates)
+        self.pruned = _closest(self.candidates) if pruned else ()
         self.folded = folded_below(self.tree, self.visible)
         own = own_token(round_) is not None and round_.verified is not None
         self.owner = round_.verified.path[-1] if own and round_.verified else -1

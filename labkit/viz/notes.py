@@ -124,9 +124,27 @@ def _passage(story: Story, note: Note) -> Passage:
                 next_step="name a phase instead, which every run has at its own steps",
             )
         step %= count
-    states = tuple(s.index for s in story.states if note.holds_at(s, step=step))
-    everywhere = step is None and note.phase is None and note.round is None
-    return Passage(note, states, everywhere)
+    states = tuple(
+        s.index
+        for s in story.states
+        if note.holds_at(s, step=step) and _is_there(story, s, note.part)
+    )
+    anywhere = step is None and note.phase is None and note.round is None
+    return Passage(note, states, anywhere and PARTS[note.part][0] == note.part)
+
+
+def _is_there(story: Story, state: State, part: str) -> bool:
+    """Panels always are; draws, thresholds and residuals when there is one."""
+    if PARTS[part][0] == part:
+        return True
+    if state.at < 0 or state.phase in ("start", "draft", "finish"):
+        return False
+    verified = story.rounds[state.at].verified
+    if part == "residual":
+        drawn = verified is not None and verified.resampled and bool(verified.residual_top)
+        return drawn and state.phase in ("commit", "forget")
+    known = verified is not None and bool(verified.trials)
+    return known and (part == "threshold" or state.phase != "score")
 
 
 def _check(what: str, got: str, known: Any) -> None:

@@ -242,15 +242,62 @@ def test_the_board_suits_the_page(browser: Browser, width: int, board: str) -> N
     page.context.close()
 
 
-def test_larger_is_larger(page: Page) -> None:
-    scale = (
+def smallest_text(page: Page) -> float:
+    """Height in pixels of the smallest letters of the picture."""
+    return float(page.evaluate(
         "() => { const svg = document.querySelector('.labkit-stage svg');"
-        "return svg.getBoundingClientRect().width / svg.viewBox.baseVal.width; }"
+        "const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;"
+        "const texts = [...svg.querySelectorAll('g text')];"
+        "return Math.min(...texts.map((t) => t.getAttribute('font-size') * scale)); }"
+    ))  # fmt: skip
+
+
+def shown_panels(page: Page) -> list[str]:
+    return list(page.evaluate(
+        "[...document.querySelectorAll('.labkit-stage [data-panel]')]"
+        ".filter((g) => g.firstChild?.firstChild).map((g) => g.dataset.panel)"
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["key", "button"])
+def test_a_room_sees_large_what_the_step_is_about(browser: Browser, how: str) -> None:
+    stepper = viz.Stepper(viz_traces.chain(), step=5)
+    page = open_stepper(browser, stepper, viewport={"width": 1920, "height": 1080})
+    before = smallest_text(page)
+    page.locator(".labkit-stepper").focus()
+    toggle = page.get_by_role("button", name="Projector")
+    page.keyboard.press("p") if how == "key" else toggle.click()
+    expect(toggle).to_have_attribute("aria-pressed", "true")
+    page.wait_for_function("document.fullscreenElement !== null")
+    assert smallest_text(page) > 1.3 * before
+    for at, wanted in ((1, "inspector"), (2, "slots"), (5, "inspector"), (7, "slots"),
+                       (28, "timeline")):  # fmt: skip
+        page.evaluate("at => model.set('step', at)", at)
+        assert shown_panels(page) == ["ribbon", wanted], at
+        foot = "document.querySelector('.labkit-stage svg').getBoundingClientRect().bottom"
+        assert page.evaluate(foot) <= 1080
+    page.keyboard.press("p")
+    page.wait_for_function("document.fullscreenElement === null")
+    expect(toggle).to_have_attribute("aria-pressed", "false")
+    assert len(shown_panels(page)) == 5
+    page.context.close()
+
+
+def test_where_full_screen_is_refused_the_room_view_stays_in_its_place(page: Page) -> None:
+    page.evaluate(
+        "() => { Element.prototype.requestFullscreen = () => Promise.reject(new Error('no')); }"
     )
-    before = page.evaluate(scale)
-    page.get_by_role("button", name="Larger").click()
-    assert page.evaluate(scale) > 1.3 * before
-    expect(page.get_by_role("button", name="Larger")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="Projector").click()
+    expect(page.locator(".labkit-projector")).to_have_count(1)
+    assert len(shown_panels(page)) == 2
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1000
+
+
+def test_leaving_full_screen_leaves_the_room_view(page: Page) -> None:
+    page.get_by_role("button", name="Projector").click()
+    page.wait_for_function("document.fullscreenElement !== null")
+    page.evaluate("document.exitFullscreen()")
+    expect(page.locator(".labkit-projector")).to_have_count(0)
 
 
 @pytest.mark.parametrize(("page_says", "ground"), [
@@ -295,46 +342,215 @@ def lit(page: Page, kind: str) -> list[str]:
     return found.evaluate_all(f"nodes => nodes.map((node) => node.dataset.{kind})")
 
 
+def detail(page: Page) -> str:
+    return str(page.locator(".labkit-detail").text_content())
+
+
+HINT = re.compile("^Point at anything in the pictures")
+
+
 def test_pointing_at_a_node_lights_up_its_path_and_its_row(tree: Page) -> None:
     tree.locator('[data-node="8"]').hover()
     assert (sorted(lit(tree, "node")), lit(tree, "row")) == (["0", "1", "4", "8"], ["8"])
     assert sorted(lit(tree, "edge")) == ["1", "4", "8"]
-    detail = tree.locator(".labkit-detail")
-    expect(detail).to_have_text(re.compile(r"^node 8 · ␣fox · below node 4 · .* confidence 0\.20"))
+    assert re.match(r"^node 8 · ␣fox · below node 4 · .* confidence 0\.20", detail(tree))
     top = "document.querySelector('.labkit-stage').offsetTop"
     told = tree.evaluate(top)
     tree.locator('[data-row="2"]').hover()  # and from the mask back to the tree
     assert (sorted(lit(tree, "node")), lit(tree, "row")) == (["0", "2"], ["2"])
     tree.locator(".labkit-sentence").hover()
     assert lit(tree, "node") == []
-    expect(detail).to_have_text("Point at a node to see its numbers and its path.")
+    expect(tree.locator(".labkit-detail")).to_have_text(HINT)
     assert tree.evaluate(top) == told  # nothing moves under the pointer
 
 
 def test_keys_walk_the_tree_while_arrows_still_step(tree: Page) -> None:
-    focused = "document.activeElement.dataset.node"
     tree.locator(".labkit-stepper").focus()
     tree.keyboard.press("ArrowDown")  # without T the page scrolls
-    assert tree.evaluate(focused) is None
+    expect(tree.locator(".labkit-detail")).to_have_text(HINT)
     for key, node in (("t", "0"), ("ArrowDown", "1"), ("ArrowDown", "4"), ("ArrowUp", "1")):
         tree.keyboard.press(key)
-        assert tree.evaluate(focused) == node, key
+        assert detail(tree).startswith(f"node {node} · "), key
     assert lit(tree, "row") == ["1"]
-    name = tree.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert name.startswith("node 1 · ␣quick · below node 0")
     tree.keyboard.press("ArrowRight")
     assert step(tree) == 5
-    assert tree.evaluate(focused) == "1"  # drawn anew, and still where the reader was
+    assert detail(tree).startswith("node 1 · ␣quick · below node 0")  # drawn anew
+    assert tree.locator(".lk-cursor").count() == 1
     tree.keyboard.press("Escape")
-    assert tree.evaluate("document.activeElement.className").startswith("labkit labkit-stepper")
     assert lit(tree, "node") == []
+    assert tree.locator(".lk-cursor").count() == 0
+    tree.keyboard.press("ArrowDown")
+    expect(tree.locator(".labkit-detail")).to_have_text(HINT)
 
 
-def test_without_trees_there_is_nothing_to_walk(page: Page) -> None:
+FIRST_VALUES = {
+    "r": r"^The · token 10 · prompt$",
+    "a": r"^␣mat · token 15$",
+    "k": r"^slot 0 · The · position 0 · tenant 1 · committed$",
+    "c": r"^round 1: drafting, 8\.0 ms$",
+    "s": r"^rounds: 0\. One forward of the target each\.$",
+}
+
+
+@pytest.mark.parametrize("key", FIRST_VALUES)
+def test_every_panel_has_a_key_and_its_numbers_are_told(page: Page, key: str) -> None:
+    page.evaluate("model.set('step', 5)")
     page.locator(".labkit-stepper").focus()
-    page.keyboard.press("t")
-    assert page.locator(".labkit-detail").count() == 0
+    page.keyboard.press(key)
+    assert re.match(FIRST_VALUES[key], detail(page))
+    assert f" {key.upper()} " in (page.locator(".labkit-keys").text_content() or "")
+    seen = [detail(page)]
+    while len(seen) < 300:
+        page.keyboard.press("ArrowDown")
+        if detail(page) == seen[-1]:
+            break
+        seen.append(detail(page))
+    names = {"r": "ribbon", "a": "inspector", "k": "slots", "c": "timeline", "s": "totals"}
+    titles = page.locator(f'[data-panel="{names[key]}"] title').all_text_contents()
+    assert seen == [t for i, t in enumerate(titles) if i == 0 or t != titles[i - 1]]
+
+
+def test_the_accept_test_is_told_number_by_number(page: Page) -> None:
+    page.evaluate("model.set('step', 5)")
+    told = page.locator('[data-panel="inspector"] title').all_text_contents()
+    for wanted in (
+        "␣and: p 0.17, by the target", "␣and: q 0.34, by the drafter",
+        "threshold min(1, p/q) = min(1, 0.17 / 0.34) = 0.50",
+        "u = 0.52, not below the threshold 0.50: rejected",
+    ):  # fmt: skip
+        assert wanted in told
+    page.locator('[data-part="u"]').last.hover()
+    assert detail(page).startswith("u = 0.52, not below")
+    page.evaluate("model.set('step', 6)")
+    told = page.locator('[data-panel="inspector"] title').all_text_contents()
+    assert "␣sat: p 0.24, q 0.29, residual 0.18" in told
+    assert page.locator('[data-part="residual"]').count() == 4
+
+
+def test_whatever_shows_a_number_can_be_pointed_at(tree: Page) -> None:
+    """The shape under the middle of every number has a sentence."""
+    silent = (
+        "() => { const stage = document.querySelector('.labkit-stage'); const out = [];"
+        "for (const text of stage.querySelectorAll('[data-panel] text')) {"
+        "  if (!/^[0-9.]+$|^[pq] /.test(text.textContent)) continue;"
+        "  text.scrollIntoView({ block: 'center' });"
+        "  const b = text.getBoundingClientRect();"
+        "  let hit = document.elementFromPoint(b.x + b.width / 2, b.y + b.height / 2);"
+        "  while (hit && hit.tagName !== 'svg' &&"
+        "    ![...hit.children].some((c) => c.tagName === 'title')) hit = hit.parentElement;"
+        "  if (!hit || hit.tagName === 'svg') out.push(text.textContent); }"
+        "return out; }"
+    )
+    axes = {"0", "0.5", "1", "0.42", "p target", "q draft"}  # scales and keys, no results
+    assert [t for t in tree.evaluate(silent) if t not in axes and not t.isdigit()] == []
+
+
+def test_keys_of_panels_that_are_not_there_are_left_alone(page: Page) -> None:
+    page.evaluate("() => { window.heard = []; document.addEventListener('keydown',"
+                  "(e) => heard.push(e.key)); }")  # fmt: skip
+    page.locator(".labkit-stepper").focus()
+    for key in ("t", "m", "u", "n", "r"):
+        page.keyboard.press(key)
+    assert page.evaluate("heard") == ["t", "m", "u", "n"]  # no tree, no mask, nothing to tell
     assert page.locator("[data-node]").count() == 0
+
+
+LARGE = {"depth": 8, "nodes": 59}
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_large_trees_are_folded_until_asked(browser: Browser, width: int) -> None:
+    stepper = viz.Stepper(viz_traces.dynamic(1, **LARGE), step=4)
+    page = open_stepper(browser, stepper, viewport={"width": width, "height": 740})
+    assert page.locator("[data-node]").count() == 16
+    folded = page.locator("text", has_text=re.compile(r"^\+\d+ nodes?$")).all_text_contents()
+    assert 16 + sum(int(t.split()[0]) for t in folded) == 60
+    page.locator(".labkit-stepper").focus()
+    page.keyboard.press("u")
+    assert page.locator("[data-node]").count() == 60
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_role("button", name="Fold tree").click()
+    assert page.locator("[data-node]").count() == 16
+    assert "+" in viz.still(stepper.trace, step=4).svg  # the static picture is folded too
+    page.context.close()
+
+
+NOTES = (
+    viz.Note("A guess is cheap.", "ribbon", phase="draft"),
+    viz.Note("The dot is the draw.", "u", phase="verify"),
+    viz.Note("What p has over q.", "residual", phase="commit"),
+    viz.Note("Nothing is copied.", "slots", step=7),
+    viz.Note("Counted so far.", "totals"),
+)
+
+
+@pytest.fixture
+def told(browser: Browser) -> Iterator[Page]:
+    opened = open_stepper(browser, viz.Stepper(viz_traces.chain(), notes=NOTES), **DESKTOP)
+    yield opened
+    assert opened.complaints == []  # type: ignore[attr-defined]
+    opened.context.close()
+
+
+def spoken(page: Page) -> tuple[str, str]:
+    """(sign of the frame, words of the current passage)."""
+    words = page.locator('[aria-current="step"]').all_text_contents()
+    return page.locator(".lk-spoken text").text_content() or "", "".join(words)
+
+
+def is_around(page: Page, shape: str) -> bool:
+    return bool(page.evaluate(
+        "(shape) => { const a = document.querySelector('.lk-spoken rect').getBoundingClientRect();"
+        "const b = [...document.querySelectorAll(shape)].at(-1).getBoundingClientRect();"
+        "return a.left <= b.left && a.top <= b.top && a.right >= b.right && a.bottom >= b.bottom"
+        "  && a.width < b.width + 20 && a.height < b.height + 20; }", shape
+    ))  # fmt: skip
+
+
+def test_the_passage_follows_the_step_and_frames_its_part(told: Page) -> None:
+    for at, sign, words, shape in (
+        (0, "5", "Counted so far.", '[data-panel="totals"]'),
+        (1, "1", "A guess is cheap.", '[data-panel="ribbon"]'),
+        (4, "2", "The dot is the draw.", '[data-part="u"]'),
+        (7, "4", "Nothing is copied.", '[data-panel="slots"]'),
+        (2, "5", "Counted so far.", '[data-panel="totals"]'),
+    ):
+        told.evaluate("at => model.set('step', at)", at)
+        found = spoken(told)
+        assert found[0] == sign
+        assert words in found[1]
+        assert is_around(told, shape), at
+    told.evaluate("model.set('step', 6)")
+    assert spoken(told)[0] == "3"
+    assert not is_around(told, '[data-panel="slots"]')  # another part: the check can fail
+
+
+def test_pointing_at_a_passage_frames_its_part_and_pressing_it_goes_there(told: Page) -> None:
+    told.evaluate("model.set('step', 3)")
+    passage = told.get_by_role("button", name="Counted so far.")
+    passage.hover()
+    assert is_around(told, '[data-panel="totals"]')
+    assert step(told) == 3
+    told.get_by_role("button", name="Nothing is copied.").click()
+    assert step(told) == 7
+    told.get_by_role("button", name="A guess is cheap.").focus()  # by keys
+    assert spoken(told)[0] == "1"
+    told.keyboard.press("n")
+    assert (spoken(told)[0], step(told)) == ("2", 10)  # the next test after step 7
+    told.keyboard.press("n")
+    assert (spoken(told)[0], step(told)) == ("3", 18)  # nothing was resampled in round 2
+
+
+def test_links_of_the_page_point_too(told: Page) -> None:
+    told.evaluate(
+        "document.body.insertAdjacentHTML('afterbegin',"
+        '\'<p>See <a href="#labkit-slots">the slots</a>, <a href="#other">this</a>.</p>\')'
+    )
+    told.get_by_role("link", name="the slots").focus()
+    assert spoken(told) == ("☞", "")
+    assert is_around(told, '[data-panel="slots"]')
+    told.get_by_role("link", name="this").focus()
+    assert spoken(told)[0] == "5"
 
 
 @pytest.mark.parametrize("width", [360, 390])

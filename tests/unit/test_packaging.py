@@ -56,6 +56,8 @@ def conda() -> dict[str, str]:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     assert environment["channels"] == ["conda-forge", "nodefaults"]
     lines = [line for line in environment["dependencies"] if isinstance(line, str)]
+    (by_pip,) = [part["pip"] for part in environment["dependencies"] if isinstance(part, dict)]
+    lines += [line for line in by_pip if not line.startswith("-e ")]
     return dict(re.match(r"([A-Za-z0-9_.-]+)(.*)", line).groups() for line in lines)
 
 

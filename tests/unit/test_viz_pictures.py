@@ -205,11 +205,9 @@ def test_a_draw_in_the_zone_is_an_accepted_token() -> None:
 
 def dot_and_edge(svg: str, row: int) -> tuple[float, float]:
     root = ET.fromstring(svg)
-    groups = list(root.iter(f"{SVG}g"))
-    zones = [g for g in groups if (g.findtext(f"{SVG}title") or "").startswith("threshold")]
-    dots = [g for g in groups if (g.findtext(f"{SVG}title") or "").startswith("u = ")]
-    path = zones[row].find(f"{SVG}path")
-    circle = dots[row].find(f"{SVG}circle")
+    parts = [g for g in root.iter(f"{SVG}g") if g.get("data-part")]
+    path = [g for g in parts if g.get("data-part") == "threshold"][row].find(f"{SVG}path")
+    circle = [g for g in parts if g.get("data-part") == "u"][row].find(f"{SVG}circle")
     assert path is not None
     assert circle is not None
     return float(circle.get("cx") or 0), float((path.get("d") or "").split("L")[1].split()[0])

@@ -140,7 +140,8 @@ def _row(story: Story, round_: Round, state: State, node: int, *, y: int) -> Ite
     if p is not None:
         yield Piece(_AXIS, y, _bar("p", p) + tip(f"{name}: p {probability(p)}, by the target"))
     told = "  ".join(f"{n} {probability(v)}" for n, v in (("p", p), ("q", q)) if v is not None)
-    yield Piece(_NUMBERS, y, text(told, 0, 14, size=13))
+    if told:
+        yield Piece(_NUMBERS, y, text(told, 0, 14, size=13) + tip(f"{name}: {told}"))
     if trial and node in seen:
         yield Piece(_AXIS, y, _draw(trial))
         yield Piece(_NUMBERS, y, _outcome(trial))
@@ -200,16 +201,20 @@ def _draw(trial: Trial) -> str:
     dot = (
         f'<circle cx="{number(trial.u * _SCALE)}" cy="17.5" r="6.5" fill="{look.colour}" {_RING}/>'
     )
+    return f'<g data-part="u">{dot}{tip(_verdict(trial))}</g>'
+
+
+def _verdict(trial: Trial) -> str:
+    word = LOOKS["accepted" if trial.accepted else "rejected"].word
     side = "below" if trial.accepted else "not below"
     limit = f"{side} the threshold {probability(trial.threshold)}"
-    told = f"u = {probability(trial.u)}, {limit}: {look.word}"
-    return f'<g data-part="u">{dot}{tip(told)}</g>'
+    return f"u = {probability(trial.u)}, {limit}: {word}"
 
 
 def _outcome(trial: Trial) -> str:
     look, sign = LOOKS["accepted" if trial.accepted else "rejected"], "<" if trial.accepted else "≥"
     words = f"{look.glyph} {probability(trial.u)} {sign} {probability(trial.threshold)}"
-    return text(words.replace("< <", "<"), 0, 32, size=13, weight=700)
+    return text(words.replace("< <", "<"), 0, 32, size=13, weight=700) + tip(_verdict(trial))
 
 
 def _axis(y: int) -> Iterator[Piece]:

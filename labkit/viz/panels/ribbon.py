@@ -58,11 +58,12 @@ class _Column:
 
 
 class Ribbon:
-    """The ribbon of one story on a page of ``width``; beyond ``most`` lines the oldest fold."""
+    """The ribbon of one story on a page of ``width``; beyond ``most`` lines the oldest fold, and
+    beyond ``below`` tokens that share a position the later ones."""
 
-    def __init__(self, story: Story, *, width: int, most: int = 12) -> None:
+    def __init__(self, story: Story, *, width: int, most: int = 12, below: int = 3) -> None:
         self.story, self.width = story, width
-        self.rows_below = _rows_below(story)
+        self.rows_below = min(below, _rows_below(story))
         self.prompt = tuple(_prompt_columns(story))
         self.past = tuple(tuple(_columns(story, at, None)) for at in range(len(story.rounds)))
         self.needed = self._lines_needed()

@@ -42,16 +42,25 @@ class TreePanel:
         at: place of the only round that is to be drawn, with a key to all marks: its own height
             will do. None: one of many states, beside a ribbon whose key says what the marks mean.
         most: nodes drawn; of larger drafts the branches that were never judged are folded.
+        pruned: draw the likeliest of the candidates that were pruned.
     """
 
     def __init__(
-        self, story: Story, *, width: int, at: int | None = None, most: int = FOLDED
+        self,
+        story: Story,
+        *,
+        width: int,
+        at: int | None = None,
+        most: int = FOLDED,
+        pruned: bool = True,
     ) -> None:
         self.story, self.width = story, width
-        self.legend, self.top = _legend(story, width, statuses=_KEY if at is not None else ())
+        self.legend, self.top = _legend(
+            story, width, statuses=_KEY if at is not None else (), pruned=pruned
+        )
         deepest = max((tree.depth for tree in story.trees), default=0)
         self.layouts = tuple(
-            layout(r, width=width, deepest=deepest, most=most) for r in story.rounds
+            layout(r, width=width, deepest=deepest, most=most, pruned=pruned) for r in story.rounds
         )
         needed = self.layouts if at is None else self.layouts[at : at + 1]
         self.tall = max((found.rows * row_height(found) for found in needed), default=0)
@@ -246,14 +255,16 @@ def _stroke(path: str, status: Status | None, child: int, *, dashed: bool) -> st
     return f'<path {name}{style} fill="none" d="{path}"{told}/>'
 
 
-def _legend(story: Story, width: int, *, statuses: tuple[Status, ...]) -> tuple[list[Piece], int]:
+def _legend(
+    story: Story, width: int, *, statuses: tuple[Status, ...], pruned: bool
+) -> tuple[list[Piece], int]:
     """The key to the chips, and its height."""
     pieces: list[Piece] = []
     x = y = 0
     entries: list[tuple[str, str, str]] = [
         (LOOKS[s].glyph, LOOKS[s].word, paint(s) + ' stroke-width="2"') for s in statuses
     ]
-    if any(r.drafted.considered for r in story.rounds):
+    if pruned and any(r.drafted.considered for r in story.rounds):
         entries.append((_CUT, "pruned candidates, the likeliest ones", _FAINT))
     if any(r.drafted.confidence for r in story.rounds):
         entries.append(("0.42", "cumulative confidence", ""))

@@ -28,19 +28,17 @@ export async function unpack(packed) {
   return JSON.parse(await new Response(stream).text());
 }
 
-/** The markup of each panel of a board at a state, in the board's order. */
-export function panels(film, board, state) {
-  return film.boards[board].panels.map(([reel, x, y]) => {
-    const places = film.panels[reel].places[film.panels[reel].at[state]];
-    const body = places.map(([part, px, py]) => place(px, py, film.parts[part]));
-    return place(x, y, body.join(""));
-  });
+/** The markup of one panel of a board at a state. */
+export function markup(film, [reel, x, y], state) {
+  const places = film.panels[reel].places[film.panels[reel].at[state]];
+  return place(x, y, places.map(([part, px, py]) => place(px, py, film.parts[part])).join(""));
 }
 
 /** The whole picture: equal to the static figure of the same step. */
 export function compose(film, board, state) {
   const caption = `<title>${film.title}</title><desc>${film.sentences[state]}</desc>`;
-  return film.boards[board].head + caption + panels(film, board, state).join("") + "</svg>";
+  const { head, panels } = film.boards[board];
+  return head + caption + panels.map((panel) => markup(film, panel, state)).join("") + "</svg>";
 }
 
 /** Replace each panel's differences by the frames themselves; unchanged places are shared. */
@@ -301,9 +299,10 @@ class View {
     if (this.toggles.unfold) press(this.toggles.unfold, this.unfolded);
     for (const name of ["first", "back"]) disable(this.buttons[name], step === 0);
     for (const name of ["last", "next"]) disable(this.buttons[name], step === this.last);
-    panels(this.film, this.board, step).forEach((markup, i) => {
-      if (this.drawn[i] !== markup) this.holders[i].innerHTML = markup;
-      this.drawn[i] = markup;
+    this.film.boards[this.board].panels.forEach((panel, i) => {
+      const frame = this.film.panels[panel[0]].at[step];
+      if (this.drawn[i] !== frame) this.holders[i].innerHTML = markup(this.film, panel, step);
+      this.drawn[i] = frame;
     });
     this.svg.querySelector("title").innerHTML = this.film.title;
     this.svg.querySelector("desc").innerHTML = this.film.sentences[step];
@@ -366,9 +365,12 @@ class Values {
     view.stage.addEventListener("pointerleave", () => this.point(undefined), { signal });
   }
 
+  /** The shapes of a panel, in order; neighbours that say the same count once. */
   of(panel) {
-    const titles = this.view.panel(panel)?.querySelectorAll("title") ?? [];
-    return [...titles].map((title) => title.parentElement);
+    const titles = [...(this.view.panel(panel)?.querySelectorAll("title") ?? [])];
+    return titles
+      .filter((title, i) => title.textContent !== titles[i - 1]?.textContent)
+      .map((title) => title.parentElement);
   }
 
   walks(key) {
@@ -390,10 +392,12 @@ class Values {
     let found = shape;
     while (found && found !== this.view.svg && !title(found)) found = found.parentElement;
     if (found === this.view.svg || !found || !this.view.stage.contains(found)) found = undefined;
-    this.cursor = undefined;
+    this.cursor = this.node = undefined;
     if (found) {
       const panel = found.closest("[data-panel]")?.dataset.panel;
-      const at = panel ? this.of(panel).indexOf(found) : -1;
+      const words = title(found).textContent;
+      const all = panel ? this.of(panel) : [];
+      const at = all.includes(found) ? all.indexOf(found) : all.findIndex((one) => title(one).textContent === words);
       this.cursor = at < 0 ? undefined : { panel, at };
     }
     this.redraw();
