@@ -8,6 +8,7 @@ run was made, only at what it did.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from labkit.verify import verify
 _ROUNDS = 6  # rounds whose law is enumerated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """One run, and what it is held against.
 
@@ -55,14 +56,14 @@ class Evidence:
     def committed(self) -> list[Committed]:
         return [r.committed for r in self.trace.rounds if r.committed]
 
-    @property
+    @cached_property
     def gaps(self) -> tuple[float, ...]:
         """Per new token: how far the probability that the run gave it is from the truth."""
         said = [torch.tensor(e.logprobs).exp().tolist() for e in self.committed]
         pairs = zip((p for row in said for p in row), self.truths, strict=True)
         return tuple(abs(a - b) for a, b in pairs)
 
-    @property
+    @cached_property
     def rule_gap(self) -> float | None:
         """Largest difference between the law of a round's first token and p, with the p and q of
         the first few rounds; None where nothing is drawn."""
