@@ -36,7 +36,7 @@ from labkit.lab.catching import (
     plain_probabilities,
     state_distance,
 )
-from labkit.lab.compare import first_difference
+from labkit.lab.compare import first_difference, parting
 from labkit.lab.session import Lab
 from labkit.lab.tables import Table
 from labkit.metrics import acceptance, cost
@@ -175,7 +175,7 @@ def show(
         ends |= {bench.end_inside(drafters[0])}
     plain = () if fault.drawn else bench.plain(ends)
     both = [bench.run(who, ends, broken=i == 1) for i, who in enumerate(drafters)]
-    parted = _parting(both[0][0].tokens, both[1][0].tokens)
+    parted = parting(both[0][0].tokens, both[1][0].tokens)
     ran = [
         bench.ran(trace, read, ends=ends, plain=plain, broken=i == 1, heads=drafters, at=parted)
         for i, (trace, read) in enumerate(both)
@@ -211,12 +211,6 @@ def _drafters(
         return pair[0], pair[1]
     one = drafter or lab.new_drafter(fault.method)
     return one, one
-
-
-def _parting(left: Sequence[int], right: Sequence[int]) -> int | None:
-    same = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), None)
-    shorter = min(len(left), len(right))
-    return same if same is not None else None if len(left) == len(right) else shorter
 
 
 @dataclass(frozen=True, slots=True)

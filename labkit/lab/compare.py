@@ -47,6 +47,14 @@ class Difference:
         )
 
 
+def parting(left: Sequence[int], right: Sequence[int]) -> int | None:
+    """The first place where two texts differ, or where one ends; None: they are the same."""
+    pairs = zip(left, right, strict=False)
+    shorter = min(len(left), len(right))
+    index = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+    return None if index == len(left) == len(right) else index
+
+
 def first_difference(
     target: Target, prompt: Sequence[int], left: Sequence[int], right: Sequence[int]
 ) -> Difference | None:
@@ -59,11 +67,8 @@ def first_difference(
     Returns:
         None when they are the same.
     """
-    index = next(
-        (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
-        min(len(left), len(right)),
-    )
-    if index == len(left) == len(right):
+    index = parting(left, right)
+    if index is None:
         return None
     before = [*prompt, *left[:index]]
     target.check_tokens(before)
