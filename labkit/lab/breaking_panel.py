@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.lab.breaking import BREAKS, CHECKS, Breakage, catalogue, show
-from labkit.lab.cards import Card, plain
+from labkit.lab.cards import Card, interactive, plain
 from labkit.lab.session import Lab
 from labkit.viz.loading import stepper_class
 
@@ -148,12 +148,7 @@ class BreakIt:
         return f"{shown}<p><em>{_RUN_ME}</em></p>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return {
-            "text/plain": repr(self),
-            "text/html": self.html,
-            "application/vnd.jupyter.widget-view+json": view,
-        }
+        return interactive(self.widget, html=self.html, text=repr(self))
 
     def __repr__(self) -> str:
         told = self.result.sentence if self.result else catalogue().sentence

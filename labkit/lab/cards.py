@@ -33,6 +33,16 @@ class Card:
         return f"{self.glyph} {plain(self.text)}"
 
 
+def interactive(widget: Any, *, html: str, text: str) -> dict[str, Any]:
+    """What a notebook shows of ``widget``: itself, and for pages without a kernel the rest."""
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {
+        "text/plain": text,
+        "text/html": html,
+        "application/vnd.jupyter.widget-view+json": view,
+    }
+
+
 def rich(text: str) -> str:
     """HTML of a sentence: special characters escaped, `code` and *emphasis* marked up."""
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))

@@ -22,6 +22,7 @@ from typing import Any
 
 from labkit.drafters.human import Human
 from labkit.errors import BadInput, ModelUnavailable
+from labkit.lab.cards import interactive
 from labkit.lab.live import Workbench
 from labkit.lab.session import Lab
 from labkit.lab.tables import Table
@@ -218,12 +219,7 @@ class Contest:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from labkit.lab.contest_face import still
 
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return {
-            "text/plain": repr(self),
-            "text/html": still(self),
-            "application/vnd.jupyter.widget-view+json": view,
-        }
+        return interactive(self.widget, html=still(self), text=repr(self))
 
     def __repr__(self) -> str:
         if not self.turns:

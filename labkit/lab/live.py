@@ -34,6 +34,7 @@ from labkit.events import AnyEvent, Drafted
 from labkit.ids import whole, whole_numbers
 from labkit.lab import edits
 from labkit.lab.branches import Comparison, Way
+from labkit.lab.cards import interactive
 from labkit.lab.courses import How, Step
 from labkit.lab.desk import Desk, tokens_of
 from labkit.lab.retold import retold
@@ -384,12 +385,7 @@ class Workbench:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from labkit.lab.live_face import still
 
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return {
-            "text/plain": repr(self),
-            "text/html": still(self),
-            "application/vnd.jupyter.widget-view+json": view,
-        }
+        return interactive(self.widget, html=still(self), text=repr(self))
 
     def __repr__(self) -> str:
         where = f"Branch {self._here}, after round {self._at} of {len(self._courses[self._here])}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.errors import BadInput
-from labkit.lab.cards import Card, plain, rich
+from labkit.lab.cards import Card, interactive, plain, rich
 from labkit.lab.wording import say, words
 
 # Radio labels are one fixed line by default; long choices have to wrap.
@@ -78,12 +78,7 @@ class Question:
         return f"{'✓' if choice.right else '✗'} <b>{html.escape(mark)}</b>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return {
-            "text/plain": repr(self),
-            "text/html": self.html,
-            "application/vnd.jupyter.widget-view+json": view,
-        }
+        return interactive(self.widget, html=self.html, text=repr(self))
 
     def __repr__(self) -> str:
         listed = " ".join(f"{chr(97 + i)}) {plain(c.text)}" for i, c in enumerate(self.choices))
