@@ -11,10 +11,9 @@ in the fault alone; the texts that are compared are greedy.
     faults.measure(lab, prompts, method="eagle3")               # what each costs
 """
 
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from labkit.drafters.eagle import Eagle
 from labkit.drafters.mtp import Mtp
@@ -45,7 +44,6 @@ __all__ = [
 ]
 
 HEALTHY = "healthy"
-_ALL: Mapping[str, Fault] = ChainMap(cast(Any, GALLERY), cast(Any, MODULES))
 _METHODS = (*EAGLE, "mtp")
 
 
@@ -117,15 +115,19 @@ def _layers(lab: Lab) -> int:
     return int(lab.model.config.get_text_config().num_hidden_layers)
 
 
+def _all() -> dict[str, Fault]:
+    return {**GALLERY, **MODULES}
+
+
 def _fault(key: str) -> Fault:
-    if key not in _ALL:
+    if key not in _all():
         raise BadInput(
             "fault",
-            expected="one of " + ", ".join(_ALL),
+            expected="one of " + ", ".join(_all()),
             got=repr(key),
             next_step="choose a key of the gallery",
         )
-    return _ALL[key]
+    return _all()[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ class Costs:
 
 
 def _title(key: str) -> str:
-    return _ALL[key].title if key in _ALL else "healthy head"
+    return _fault(key).title if key in _all() else "healthy head"
 
 
 def _cells(row: Cost, deep: int) -> tuple[str, ...]:
@@ -244,7 +246,7 @@ def measure(
     head = head or _head_of(lab, method)
     if keys is None:
         texts_given = all(isinstance(prompt, str) for prompt in prompts)
-        keys = [key for key in available(lab, head=head) if texts_given or _ALL[key].chat]
+        keys = [key for key in available(lab, head=head) if texts_given or _fault(key).chat]
     drafters = {key: drafter(lab, key, head=head) for key in (HEALTHY, *keys)}
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "draft_length": draft_length}
     lab.config(**settings)
@@ -252,7 +254,7 @@ def measure(
     rows = []
     for done, (key, one) in enumerate(drafters.items()):
         progress(key, done, len(drafters))
-        chat = key == HEALTHY or _ALL[key].chat
+        chat = key == HEALTHY or _fault(key).chat
         traces = [lab.record(p, drafter=one, chat=chat, **settings) for p in prompts]
         found = [trace.tokens for trace in traces]
         texts = texts or found
