@@ -52,22 +52,34 @@ def launch(playwright: Playwright) -> Browser:
     return playwright.chromium.launch(executable_path=chromium.find(), args=list(FLAGS))
 
 
-def open_stepper(browser: Browser, stepper: Any, **context: Any) -> Page:
-    """A page with ``stepper`` on it. ``page.complaints`` collects what the console says."""
+def open_widget(
+    browser: Browser, name: str, state: dict[str, Any], *, model: str = "", **context: Any
+) -> Page:
+    """A page with the widget of ``name``.js and .css on it. ``page.complaints`` collects what the
+    console says.
+
+    Args:
+        state: of the stand-in model. model: script that makes more of it.
+    """
     page = browser.new_context(**context).new_page()
     page.set_default_timeout(PATIENCE)
     complaints: list[str] = []
     page.complaints = complaints  # type: ignore[attr-defined]
     page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    style = (STATIC / "stepper.css").read_text(encoding="utf-8")
+    style = (STATIC / f"{name}.css").read_text(encoding="utf-8")
     page.set_content(
         '<!doctype html><html lang="en"><head><meta name="viewport" content="width=device-width">'
-        f"<title>Stepper</title><style>body{{margin:0}}{style}</style></head>"
+        f"<title>{name}</title><style>body{{margin:0}}{style}</style></head>"
         '<body><main id="place"></main><input id="elsewhere" aria-label="elsewhere"></body></html>'
     )
-    page.add_script_tag(content=MODEL)
-    state = {"film": stepper.film, "step": stepper.step, "grain": stepper.grain}
-    script = (STATIC / "stepper.js").read_text(encoding="utf-8")
+    page.add_script_tag(content=MODEL + model)
+    script = (STATIC / f"{name}.js").read_text(encoding="utf-8")
     page.evaluate("([script, state]) => show(script, state)", [script, state])
     return page
+
+
+def open_stepper(browser: Browser, stepper: Any, **context: Any) -> Page:
+    """A page with ``stepper`` on it; see `open_widget`."""
+    state = {"film": stepper.film, "step": stepper.step, "grain": stepper.grain}
+    return open_widget(browser, "stepper", state, **context)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import MODEL, PATIENCE, STATIC
+from harness import open_widget
 from playwright.sync_api import Browser, Page, expect
 
 from labkit.viz.race import Lane, RaceRecord, Turn
@@ -41,22 +41,7 @@ def state(one: RaceRecord) -> dict[str, Any]:
 
 
 def open_race(browser: Browser, one: RaceRecord, **context: Any) -> Page:
-    page = browser.new_context(**context).new_page()
-    page.set_default_timeout(PATIENCE)
-    complaints: list[str] = []
-    page.complaints = complaints  # type: ignore[attr-defined]
-    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    style = (STATIC / "race.css").read_text(encoding="utf-8")
-    page.set_content(
-        '<!doctype html><html lang="en"><head><meta name="viewport" content="width=device-width">'
-        f"<title>Race</title><style>body{{margin:0}}{style}</style></head>"
-        '<body><main id="place"></main></body></html>'
-    )
-    page.add_script_tag(content=MODEL + SENDING)
-    script = (STATIC / "race.js").read_text(encoding="utf-8")
-    page.evaluate("([script, state]) => show(script, state)", [script, state(one)])
-    return page
+    return open_widget(browser, "race", state(one), model=SENDING, **context)
 
 
 def become(page: Page, one: RaceRecord) -> None:

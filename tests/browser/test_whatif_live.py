@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes_machine import MACHINE
-from harness import MODEL, PATIENCE, STATIC
+from harness import PATIENCE, open_widget
 from playwright.sync_api import Browser, Page, expect
 
 from labkit import viz
@@ -33,22 +33,9 @@ COMPARE = """([facts, states]) => states.map((state) => ({
 
 
 def open_page(browser: Browser, widget: Any, **context: Any) -> Page:
-    page = browser.new_context(**{"viewport": {"width": 1000, "height": 900}} | context).new_page()
-    page.set_default_timeout(PATIENCE)
-    complaints: list[str] = []
-    page.complaints = complaints  # type: ignore[attr-defined]
-    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    style = (STATIC / "whatif.css").read_text(encoding="utf-8")
-    page.set_content(
-        '<!doctype html><html lang="en"><head><meta name="viewport" content="width=device-width">'
-        f"<title>What if</title><style>body{{margin:0}}{style}</style></head>"
-        '<body><main id="place"></main></body></html>'
-    )
-    page.add_script_tag(content=MODEL)
     state = {"facts": widget.facts, "answered": widget.answered, **widget._settings}
-    script = (STATIC / "whatif.js").read_text(encoding="utf-8")
-    page.evaluate("([script, state]) => show(script, state)", [script, state])
+    context = {"viewport": {"width": 1000, "height": 900}} | context
+    page = open_widget(browser, "whatif", state, **context)
     page.evaluate("() => { window.whatif = window.stepper; }")
     return page
 
