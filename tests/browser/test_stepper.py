@@ -53,6 +53,30 @@ def shown(page: Page) -> str:
     return str(page.evaluate("document.querySelector('.labkit-stage svg').textContent"))
 
 
+def test_each_step_leaves_what_drawing_it_afresh_would(browser: Browser) -> None:
+    """Only what changed is replaced, on the way there and back, by single steps and by leaps."""
+    page = open_stepper(browser, viz.Stepper(viz_traces.tree()), **DESKTOP)
+    page.evaluate(
+        "async () => { window.film = stepper.develop(await stepper.unpack(model.get('film'))); }"
+    )
+    wrong = page.evaluate(
+        "() => { const last = film.sentences.length - 1, wrong = [];"
+        "const clean = (svg) => { const copy = svg.cloneNode(true);"
+        "  copy.querySelectorAll('[data-panel]').forEach((g) => g.replaceWith(...g.childNodes));"
+        "  copy.lastElementChild.remove(); copy.removeAttribute('data-board');"
+        "  copy.removeAttribute('style'); return copy.innerHTML; };"
+        "const fresh = (i) => { const box = document.createElement('div');"
+        "  box.innerHTML = stepper.compose(film, 0, i); return box.firstChild.innerHTML; };"
+        "const tour = [...Array(last + 1).keys()]; tour.push(...[...tour].reverse());"
+        "for (let i = 0; i < 40; i++) tour.push((i * 7) % (last + 1));"
+        "for (const i of tour) { model.set('step', i);"
+        "  if (clean(document.querySelector('.labkit-stage svg')) !== fresh(i)) wrong.push(i); }"
+        "return wrong; }"
+    )
+    assert wrong == []
+    page.context.close()
+
+
 def test_what_is_on_the_page_follows_the_step(page: Page) -> None:
     """Panels are replaced one by one; the result equals drawing the step afresh."""
     for at in (5, 12, 0):

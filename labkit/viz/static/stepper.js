@@ -28,10 +28,40 @@ export async function unpack(packed) {
   return JSON.parse(await new Response(stream).text());
 }
 
+/** The places, [part, x, y] each, of one panel at a state. */
+function placesOf(film, [reel], state) {
+  return film.panels[reel].places[film.panels[reel].at[state]];
+}
+
+/** The markup of places. */
+function body(film, places) {
+  return places.map(([part, x, y]) => place(x, y, film.parts[part])).join("");
+}
+
 /** The markup of one panel of a board at a state. */
-export function markup(film, [reel, x, y], state) {
-  const places = film.panels[reel].places[film.panels[reel].at[state]];
-  return place(x, y, places.map(([part, px, py]) => place(px, py, film.parts[part])).join(""));
+function markup(film, panel, state) {
+  return place(panel[1], panel[2], body(film, placesOf(film, panel, state)));
+}
+
+/** Replace in `group`, one element for each of the `old` places, only what is another in `now`:
+    laying out text is what a step costs. */
+function edit(film, group, old, now) {
+  const same = (a, b) => a === b || (a[0] === b[0] && a[1] === b[1] && a[2] === b[2]);
+  if (old.length === now.length) {
+    now.forEach((one, i) => {
+      if (!same(old[i], one)) group.children[i].outerHTML = body(film, [one]);
+    });
+    return;
+  }
+  const shorter = Math.min(old.length, now.length);
+  let head = 0;
+  while (head < shorter && same(old[head], now[head])) head++;
+  let tail = 0;
+  while (tail < shorter - head && same(old.at(-1 - tail), now.at(-1 - tail))) tail++;
+  for (let i = old.length - tail - 1; i >= head; i--) group.children[i].remove();
+  const fresh = body(film, now.slice(head, now.length - tail));
+  if (head < group.children.length) group.children[head].insertAdjacentHTML("beforebegin", fresh);
+  else group.insertAdjacentHTML("beforeend", fresh);
 }
 
 /** The whole picture: equal to the static figure of the same step. */
@@ -300,9 +330,10 @@ class View {
     for (const name of ["first", "back"]) disable(this.buttons[name], step === 0);
     for (const name of ["last", "next"]) disable(this.buttons[name], step === this.last);
     this.film.boards[this.board].panels.forEach((panel, i) => {
-      const frame = this.film.panels[panel[0]].at[step];
-      if (this.drawn[i] !== frame) this.holders[i].innerHTML = markup(this.film, panel, step);
-      this.drawn[i] = frame;
+      const now = placesOf(this.film, panel, step);
+      if (!this.drawn[i]) this.holders[i].innerHTML = markup(this.film, panel, step);
+      else if (this.drawn[i] !== now) edit(this.film, this.holders[i].firstChild, this.drawn[i], now);
+      this.drawn[i] = now;
     });
     this.svg.querySelector("title").innerHTML = this.film.title;
     this.svg.querySelector("desc").innerHTML = this.film.sentences[step];
