@@ -120,7 +120,7 @@ def _playhead(x: float, end: float, foot: int) -> Iterator[Piece]:
 
 
 def _axis(longest: float, scale: float, y: int) -> Iterator[Piece]:
-    step = _nice(longest / 4)
+    step = _nice(longest / (4 if longest * scale > 360 else 2))
     ticks, value = line(0, 0, longest * scale, 0), 0.0
     while value <= longest * 1.0001:
         x = value * scale
