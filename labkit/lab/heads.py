@@ -139,7 +139,7 @@ HEADS = {
     "eagle3": HeadMethod("eagle3", Chain(), _eagle_head, Eagle),
     "eagle31": HeadMethod("eagle31", Chain(), _eagle_head, Eagle),
     "mtp": HeadMethod("mtp", Chain(), _mtp_head, Mtp, length=3),
-    "medusa": HeadMethod("medusa", DynamicTree(top_k=3, nodes=7), _medusa_heads, Medusa, length=4),
+    "medusa": HeadMethod("medusa", DynamicTree(top_k=3, nodes=3), _medusa_heads, Medusa),
 }
 EAGLE = {name: row for name, row in HEADS.items() if row.drafter is Eagle}
 
