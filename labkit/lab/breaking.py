@@ -22,7 +22,7 @@ from labkit.decode import speculate
 from labkit.drafters.base import Drafter
 from labkit.drafters.eagle import Eagle
 from labkit.drafters.nothing import Nothing
-from labkit.errors import BadInput
+from labkit.errors import BadInput, one_of
 from labkit.events import AnyEvent
 from labkit.heads.eagle import EagleHead
 from labkit.lab import faults
@@ -50,8 +50,12 @@ __all__ = ["BREAKS", "CHECKS", "Break", "Breakage", "Ran", "catalogue", "show"]
 _DRAWN = {"temperature": 1.0, "top_k": 5}
 
 
-def catalogue() -> Table:
-    """The eight faults in a table."""
+def catalogue(keys: Sequence[str] = ()) -> Table:
+    """The faults of ``keys`` in a table; without any, all eight.
+
+    Raises:
+        BadInput: an unknown key.
+    """
     rows = tuple(
         (
             f"`{f.key}`",
@@ -61,7 +65,7 @@ def catalogue() -> Table:
             _caught_by(f),
             f.source,
         )
-        for f in BREAKS.values()
+        for f in map(_fault, keys or BREAKS)
     )
     header = ("key", "fault", "what is wrong", "breaks", "caught by", "who had it")
     return Table(header, rows, f"{len(rows)} faults, each with the checks that show it.")
@@ -163,7 +167,8 @@ def show(
             fault; after the healthy one: no end to stop at inside a round. ModelUnavailable: no
             drafter for this target.
     """
-    fault = _fault(key)
+    known = one_of(BREAKS, key, name="fault", next_step="choose a key of the catalogue")
+    fault = BREAKS[known]
     bench = _Bench(lab, fault, _ids(lab, prompt), {
         "max_new_tokens": max_new_tokens, "draft_length": draft_length, "seed": seed,
         "detail": "full", **(_DRAWN if fault.drawn else {}),
@@ -181,17 +186,6 @@ def show(
         for i, (trace, read) in enumerate(both)
     ]
     return Breakage(fault, ran[0], ran[1], parted)
-
-
-def _fault(key: str) -> Break:
-    if key not in BREAKS:
-        raise BadInput(
-            "fault",
-            expected="one of " + ", ".join(BREAKS),
-            got=repr(key),
-            next_step="choose a key of the catalogue",
-        )
-    return BREAKS[key]
 
 
 def _ids(lab: Lab, prompt: str | Sequence[int]) -> list[int]:

@@ -8,7 +8,7 @@ while a run goes on; nothing runs before somebody presses the button.
 Built of Text, RadioButtons, Button and HTML alone, which every notebook front end has.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.errors import LabError
@@ -33,10 +33,14 @@ class BreakIt:
 
     Args:
         prompt: what to begin with; the learner can change it.
+        only: keys of the faults that get a switch; by default all eight.
         run: what runs a fault, of the signature of `labkit.lab.breaking.show`.
         options: passed on to it: max_new_tokens, draft_length, seed, drafter, head.
 
     ``result`` is the last `Breakage`, None before.
+
+    Raises:
+        BadInput: an unknown key.
     """
 
     def __init__(
@@ -44,11 +48,13 @@ class BreakIt:
         lab: Lab,
         prompt: str = "Why is the sky blue? Answer in three short sentences.",
         *,
+        only: Sequence[str] = (),
         run: Callable[..., Breakage] = show,
         **options: Any,
     ) -> None:
         self.result: Breakage | None = None
         self.prompt = prompt
+        self._keys, self._catalogue = tuple(only or BREAKS), catalogue(only)
         self._lab, self._run, self._options = lab, run, options
         self._box: Any = None
 
@@ -64,6 +70,8 @@ class BreakIt:
         """The ipywidgets box, made once."""
         if self._box is None:
             self._box = self._build()
+            if self.result is not None:
+                self._show_result()
         return self._box
 
     def _build(self) -> Any:
@@ -73,7 +81,7 @@ class BreakIt:
 
         wide = w.Layout(width="auto")
         self._text = w.Text(value=self.prompt, description="Prompt", layout=wide)
-        names = [(plain(fault.title), key) for key, fault in BREAKS.items()]
+        names = [(plain(BREAKS[key].title), key) for key in self._keys]
         self._switch = w.RadioButtons(options=names, value=names[0][1], layout=wide)
         self._go = w.Button(
             description="Run it broken, and healthy", button_style="info", layout=wide
@@ -122,6 +130,8 @@ class BreakIt:
 
     def _show_result(self) -> None:
         assert self.result is not None
+        if self.result.fault.key in self._keys:
+            self._switch.value = self.result.fault.key
         self._box.children = [*self._parts, self._found]  # an old stepper goes
         caught = ", ".join(CHECKS[key].title for key in self.result.caught_by)
         told = f"Caught by: {caught}." if caught else "No check noticed on this prompt."
@@ -144,12 +154,12 @@ class BreakIt:
     @property
     def html(self) -> str:
         """The page without a kernel: the last result, or the catalogue."""
-        shown = self.result.html if self.result else catalogue().html
+        shown = self.result.html if self.result else self._catalogue.html
         return f"{shown}<p><em>{_RUN_ME}</em></p>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return interactive(self.widget, html=self.html, text=repr(self))
 
     def __repr__(self) -> str:
-        told = self.result.sentence if self.result else catalogue().sentence
+        told = self.result.sentence if self.result else self._catalogue.sentence
         return f"Break it. {told}"

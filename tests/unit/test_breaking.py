@@ -304,7 +304,7 @@ def panel(results: dict[str, breaking.Breakage]) -> Iterator[BreakIt]:
 
     asked: list[tuple[str, str]] = []
     made = BreakIt(None, "one two", run=run)  # type: ignore[arg-type]
-    made.asked = asked  # type: ignore[attr-defined]
+    made.asked, made.run_fault = asked, run  # type: ignore[attr-defined]
     yield made
     made.widget.close()
 
@@ -358,6 +358,23 @@ def test_either_run_can_be_stepped_through_one_at_a_time(panel: BreakIt) -> None
         parts(panel)[f"Step through the {name} run"].click()
         steppers = [c for c in panel.widget.children if hasattr(c, "trace")]
         assert [s.trace for s in steppers] == [ran.trace]
+
+
+def test_a_few_switches_where_a_lesson_is_about_them(panel: BreakIt) -> None:
+    """What was run before the panel is shown is on it, with its switch."""
+    few = BreakIt(None, only=("swapped", "from_p"), run=panel.run_fault)  # type: ignore
+    few.run("from_p")
+    controls = parts(few)
+    assert [value for _, value in controls["RadioButtons"].options] == ["swapped", "from_p"]
+    assert controls["RadioButtons"].value == "from_p"
+    assert any("Resample from p" in c.value for c in few.widget.children if hasattr(c, "value"))
+    assert not controls["Step through the broken run"].disabled
+    few.widget.close()
+    listed = BreakIt(None, only=("swapped", "from_p"))  # type: ignore[arg-type]
+    assert repr(listed) == "Break it. 2 faults, each with the checks that show it."
+    assert "Stale positions" not in listed.html
+    with pytest.raises(BadInput, match="gremlins"):
+        BreakIt(None, only=("gremlins",))  # type: ignore[arg-type]
 
 
 def test_the_page_without_a_kernel(panel: BreakIt) -> None:
