@@ -167,8 +167,7 @@ def show(
             fault; after the healthy one: no end to stop at inside a round. ModelUnavailable: no
             drafter for this target.
     """
-    known = one_of(BREAKS, key, name="fault", next_step="choose a key of the catalogue")
-    fault = BREAKS[known]
+    fault = _fault(key)
     bench = _Bench(lab, fault, _ids(lab, prompt), {
         "max_new_tokens": max_new_tokens, "draft_length": draft_length, "seed": seed,
         "detail": "full", **(_DRAWN if fault.drawn else {}),
@@ -186,6 +185,10 @@ def show(
         for i, (trace, read) in enumerate(both)
     ]
     return Breakage(fault, ran[0], ran[1], parted)
+
+
+def _fault(key: str) -> Break:
+    return BREAKS[one_of(BREAKS, key, name="fault", next_step="choose a key of the catalogue")]
 
 
 def _ids(lab: Lab, prompt: str | Sequence[int]) -> list[int]:
