@@ -208,12 +208,19 @@ def _off(name: str, bins: Sequence[Calibrated]) -> str:
     )
 
 
-def by_nodes(runs: Mapping[str, Mapping[int, float]], *, quantity: str) -> Chart:
-    """One measured quantity against the number of drafted nodes.
+def by_size(
+    runs: Mapping[str, Mapping[int, float]],
+    *,
+    quantity: str,
+    along: str = "nodes in the draft",
+    each: str = "{} nodes",
+) -> Chart:
+    """One measured quantity against the size of the draft.
 
     Args:
-        runs: by name, the value at each number of nodes.
+        runs: by name, the value at each size.
         quantity: what it is, for instance "accepted per round" or "speed over plain decoding".
+        along, each: what a size counts, and what one of them is called.
     """
     _check_some("runs", runs)
     counts = sorted({n for values in runs.values() for n in values})
@@ -228,20 +235,20 @@ def by_nodes(runs: Mapping[str, Mapping[int, float]], *, quantity: str) -> Chart
         if values
     )
     plot = Plot(
-        title=f"{quantity[:1].upper()}{quantity[1:]}, by nodes in the draft",
-        x_title="drafted nodes",
+        title=f"{quantity[:1].upper()}{quantity[1:]}, by {along}",
+        x_title=along,
         y_title=quantity,
         top=rounded_up(max((v for values in runs.values() for v in values.values()), default=1.0)),
         categories=tuple(map(str, counts)),
         bars=bars,
     )
     best = {name: max(v, key=lambda n: (v[n], -n)) for name, v in runs.items() if v}
-    told = [f"{name}: most at {n} nodes, {runs[name][n]:.2f}" for name, n in best.items()]
+    told = [f"{name}: most at {each.format(n)}, {runs[name][n]:.2f}" for name, n in best.items()]
     rows = tuple(
         (name, *(f"{v[n]:.2f}" if n in v else "n/a" for n in counts)) for name, v in runs.items()
     )
     sentence = f"{quantity}: {'; '.join(told) or 'nothing was measured'}."
-    return Chart(plot, sentence, ("run", *(f"{n} nodes" for n in counts)), rows)
+    return Chart(plot, sentence, ("run", *map(each.format, counts)), rows)
 
 
 _RATES = (

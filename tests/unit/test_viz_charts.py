@@ -49,7 +49,7 @@ def examples() -> dict[str, Chart]:
         "calibration": charts.calibration(
             {"eagle2": metrics.calibration(viz_traces.dynamic(20)), "none": ()}
         ),
-        "nodes": charts.by_nodes(
+        "nodes": charts.by_size(
             {"tree": {4: 1.5, 15: 2.25}, "chain": {4: 1.25}}, quantity="accepted per round"
         ),
         "budget": budget_chart(
@@ -189,6 +189,17 @@ def test_a_budget_tells_the_most_tokens_from_the_most_speed() -> None:
     assert chart.rows[2] == ("speed = tokens / steps", "1.25", "0.80")
 
 
+def test_a_budget_says_what_it_counts() -> None:
+    """Chains have a length; only trees are told in nodes."""
+    budget = cost.Budget({1: 1.5, 3: 2.0}, {1: 0.25, 3: 0.75}, {1: 0.95, 3: 1.0})
+    of_chains, of_trees = budget_chart(budget, chain=True), budget_chart(budget)
+    assert of_chains.plot.x_title == "length of the chain"
+    assert of_chains.header == ("run", "chain of 1", "chain of 3")
+    assert of_chains.sentence.startswith("Most tokens per round: a chain of 3, 2.00 tokens")
+    assert "node" not in of_chains.sentence + of_chains.picture.svg
+    assert of_trees.plot.x_title == "nodes in the draft"
+
+
 def test_nothing_drafted_reads_na_and_renders() -> None:
     chart = examples()["nothing"]
     assert chart.sentence == (
@@ -254,7 +265,7 @@ def test_laws_are_compared_by_total_variation() -> None:
         lambda: charts.forward_time({}),
         lambda: charts.acceptance_by_depth({}),
         lambda: charts.calibration({}),
-        lambda: charts.by_nodes({}, quantity="speed"),
+        lambda: charts.by_size({}, quantity="speed"),
         lambda: charts.law_comparison({}, tokens=()),
         lambda: charts.law_comparison({"target": (1.0,)}, tokens=("a", "b")),
     ],
