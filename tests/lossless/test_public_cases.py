@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import greedy_reference, prompt_of, run, tiny
+from helpers import WINDOW, distorted, greedy_reference, prompt_of, run, tiny
 from torch import Tensor
 
 from labkit.config import DecodeConfig
@@ -17,10 +17,15 @@ from labkit.decode import speculate
 from labkit.draft import Draft
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
+from labkit.drafters.medusa import Medusa
+from labkit.drafters.mtp import Mtp
 from labkit.drafters.ngram import NGram
 from labkit.drafters.nothing import Nothing
 from labkit.drafters.scripted import Scripted
+from labkit.drafters.shapes import DynamicTree
 from labkit.events import Committed
+from labkit.heads.medusa import medusa_config, random_heads
+from labkit.heads.mtp import GENERIC, random_mtp
 from labkit.law import exact_law
 from labkit.sampling import Flip, Rng
 from labkit.streaming import TextStream
@@ -312,6 +317,45 @@ def test_rolling_back_to_nothing_leaves_nothing() -> None:
     assert where.length == 3
     where.truncate(0)
     assert (where.length, where.slots_used) == (0, 0)
+
+
+# E2: a sliding window is reached while drafts are rolled back.
+
+ON_WINDOWS: dict[str, Callable[[Any], Drafter]] = {
+    "ngram": lambda model: NGram(),
+    "draft": lambda model: drafting(distorted(model)),
+    "mtp": lambda model: Mtp(random_mtp(model, GENERIC)),
+    "medusa": lambda model: Medusa(
+        random_heads(medusa_config(model, "medusa", heads=4), model), shape=DynamicTree(top_k=3)
+    ),
+}
+windows = pytest.mark.parametrize("family", ["mistral", "gemma3"])  # in all layers, in some
+
+
+def past_the_window(family: str, decoder: str, *, window: int = WINDOW) -> tuple[Trace, bool]:
+    """A run from 6 tokens to 36, and whether it wrote what transformers' forward says."""
+    model, prompt = tiny(family, attention="eager"), prompt_of(6)
+    drafter = ON_WINDOWS[decoder](model)
+    where = Target(model, needs=drafter.needs)
+    assert where._cache.window == WINDOW == 8
+    where._cache.window = window
+    trace = run(where, drafter, prompt, max_new_tokens=30, draft_length=4)
+    return trace, trace.tokens == greedy_reference(model, prompt, 30)
+
+
+@windows
+@pytest.mark.parametrize("decoder", ON_WINDOWS)
+def test_text_goes_on_unchanged_beyond_a_sliding_window(family: str, decoder: str) -> None:
+    trace, right = past_the_window(family, decoder)
+    assert right
+    assert any(r.accepted < len(r.drafted.tokens) - 1 for r in trace.rounds[8:])  # rolled back
+
+
+@windows
+@pytest.mark.parametrize("decoder", ON_WINDOWS)
+def test_a_mask_that_ignores_the_window_would_be_noticed(family: str, decoder: str) -> None:
+    """Negative control: keys beyond the window stay in sight."""
+    assert not past_the_window(family, decoder, window=1_000)[1]
 
 
 # E3: caches that are wrong or slow on long prompts.
