@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit import trace_file
 from labkit.machine import MOST, Machine
+from labkit.viz.assets import script, sheet
 from labkit.viz.picture import Picture
 from labkit.viz.predict import Change, Prediction
 from labkit.viz.theme import style_sheet
@@ -29,7 +30,6 @@ from labkit.viz.whatif import (
 )
 from labkit.whatif import BATCHES, FREE, MEASURED, Answer, Setting
 
-_STATIC = Path(__file__).parent / "static"
 RATIOS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 LABELS = {
     "drafting": "Acceptance",
@@ -71,7 +71,6 @@ class Desk:
         record = {
             "title": TITLE,
             "about": f"Measured on {machine.about}." if machine.about else "Nothing was measured.",
-            "style": style_sheet(),
             "words": dict(WORDS),
             "labels": LABELS,
             "ways": [
@@ -95,7 +94,7 @@ class Desk:
         # runs are drawn at batch 1 and hidden by the browser elsewhere
         alone = Answer(Setting(**{**vars(self.answer.setting), "batch": 1}), self.answer.machine)
         board = Board.of(alone, number)
-        # the style sheet, two thirds of each, is sent once
+        # the style sheet, two thirds of each, is sent once, with the widget's own
         style = f"<style>{style_sheet()}</style>"
         frames = [
             board.scene(alone, top).svg(title=TITLE, description="").replace(style, "")
@@ -132,16 +131,13 @@ class Desk:
         Raises:
             BadInput: a path that cannot be written.
         """
-        script, style = (
-            (_STATIC / name).read_text(encoding="utf-8") for name in ("whatif.js", "whatif.css")
-        )
         still = self.html(self.answer, note="The sliders need a browser with scripts.", answered="")
         facts = {**state, "facts": self.facts()}
         # "</" would end the script element wherever it stands
         held = json.dumps(facts, ensure_ascii=False).replace("</", "<\\/")
         text = _PAGE.format(
-            title=html.escape(TITLE), style=style_sheet() + style, still=still, script=script,
-            state=held,
+            title=html.escape(TITLE), style=sheet("whatif"), still=still,
+            script=script("whatif"), state=held,
         )  # fmt: skip
         return trace_file.write(path, text)
 

@@ -10,7 +10,6 @@ different forms. Needs anywidget; ``Trace.load(path)`` does the same without it.
 
 import base64
 import binascii
-from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -19,8 +18,8 @@ import traitlets
 from labkit import trace_file
 from labkit.errors import BadInput
 from labkit.trace import Trace
+from labkit.viz.assets import script, sheet
 
-_STATIC = Path(__file__).parent / "static"
 LARGEST = 4_000_000  # bytes that the browser sends; notebook servers take up to ten million
 
 
@@ -35,8 +34,8 @@ class Opener(anywidget.AnyWidget):
         told: what was opened, or why it was refused.
     """
 
-    _esm = _STATIC / "opener.js"
-    _css = _STATIC / "opener.css"
+    _esm = script("opener")
+    _css = sheet("opener")
     _ipython_display_ = None  # see `labkit.viz.stepper.Stepper`
     file: Any = traitlets.List().tag(sync=True)  # [name, base64 of the bytes]
     told = traitlets.Unicode("No file yet.").tag(sync=True)

@@ -8,18 +8,16 @@ Needs anywidget.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
+from labkit.viz.assets import script, sheet
 from labkit.viz.picture import Picture
 from labkit.viz.race import COLOURS, RaceRecord
-from labkit.viz.theme import style_sheet
 from labkit.viz.turnover import take_over
 
-_STATIC = Path(__file__).parent / "static"
 _NOTE = "Run this cell to race on your own machine."
 
 
@@ -32,8 +30,8 @@ class RaceView(anywidget.AnyWidget):
         wish: called with "start" or "stop" when the reader asks for it.
     """
 
-    _esm = _STATIC / "race.js"
-    _css = _STATIC / "race.css"
+    _esm = script("race")
+    _css = sheet("race")
     # ipywidgets 7 (Colab) would show the widget here and store no picture
     _ipython_display_ = None
     course = traitlets.Dict().tag(sync=True)
@@ -49,7 +47,7 @@ class RaceView(anywidget.AnyWidget):
             {"name": lane.name, "colour": COLOURS[i % len(COLOURS)]}
             for i, lane in enumerate(record.lanes)
         ]
-        course = {"goal": record.goal, "lanes": lanes, "note": note, "style": style_sheet()}
+        course = {"goal": record.goal, "lanes": lanes, "note": note}
         self.record = record
         super().__init__(course=course)
         take_over(self)

@@ -14,13 +14,13 @@ import anywidget
 import traitlets
 
 from labkit.machine import Machine
+from labkit.viz.assets import script, sheet
 from labkit.viz.desk import Desk
 from labkit.viz.picture import Picture
 from labkit.viz.predict import CHOICES, Change
 from labkit.viz.turnover import take_over
 from labkit.whatif import Answer
 
-_STATIC = Path(__file__).parent / "static"
 _FIELDS = ("drafting", "alpha", "draft_length", "cost_ratio", "batch", "verify")
 _NOTE = "Run this cell to move the sliders."
 
@@ -40,8 +40,8 @@ class WhatIf(anywidget.AnyWidget):
         BadInput: an impossible setting, or the name of a way to draft that was not measured.
     """
 
-    _esm = _STATIC / "whatif.js"
-    _css = _STATIC / "whatif.css"
+    _esm = script("whatif")
+    _css = sheet("whatif")
     _ipython_display_ = None  # see `labkit.viz.stepper.Stepper`
     facts = traitlets.Unicode().tag(sync=True)
     drafting = traitlets.Unicode().tag(sync=True)

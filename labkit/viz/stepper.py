@@ -9,20 +9,19 @@ Needs anywidget; without it `labkit.viz.Stepper` is `labkit.viz.stillness.StillS
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
 from labkit.trace import Trace
+from labkit.viz.assets import script, sheet
 from labkit.viz.notes import Note
 from labkit.viz.picture import Picture
 from labkit.viz.states import State
 from labkit.viz.tale import Tale, check_grain
 from labkit.viz.turnover import take_over
 
-_STATIC = Path(__file__).parent / "static"
 _NOTE = "Run this cell to make it interactive."
 
 
@@ -47,8 +46,8 @@ class Stepper(anywidget.AnyWidget):
         BadInput: an impossible step or grain, or a trace without a beginning.
     """
 
-    _esm = _STATIC / "stepper.js"
-    _css = _STATIC / "stepper.css"
+    _esm = script("stepper")
+    _css = sheet("stepper")
     # ipywidgets 7 (Colab) would show the widget here and store no picture; without this method
     # every IPython asks `_repr_mimebundle_`.
     _ipython_display_ = None

@@ -11,8 +11,9 @@ from typing import Any
 import chromium
 from playwright.sync_api import Browser, Page, Playwright
 
+from labkit.viz.assets import script, sheet
+
 ROOT = Path(__file__).parents[2]
-STATIC = ROOT / "labkit" / "viz" / "static"
 sys.path.append(str(ROOT / "tests" / "unit"))
 
 FLAGS = (
@@ -67,15 +68,13 @@ def open_widget(
     page.complaints = complaints  # type: ignore[attr-defined]
     page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    style = (STATIC / f"{name}.css").read_text(encoding="utf-8")
     page.set_content(
         '<!doctype html><html lang="en"><head><meta name="viewport" content="width=device-width">'
-        f"<title>{name}</title><style>body{{margin:0}}{style}</style></head>"
+        f"<title>{name}</title><style>body{{margin:0}}{sheet(name)}</style></head>"
         '<body><main id="place"></main><input id="elsewhere" aria-label="elsewhere"></body></html>'
     )
     page.add_script_tag(content=MODEL + model)
-    script = (STATIC / f"{name}.js").read_text(encoding="utf-8")
-    page.evaluate("([script, state]) => show(script, state)", [script, state])
+    page.evaluate("([script, state]) => show(script, state)", [script(name), state])
     return page
 
 

@@ -17,6 +17,7 @@ from harness import launch, open_stepper  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from labkit import viz  # noqa: E402
+from labkit.viz.assets import script  # noqa: E402
 
 RUNS = {
     "chain, 64 tokens": lambda: viz_traces.long_run(64),
@@ -42,9 +43,6 @@ STEPS = """async (count) => {
 
 def main() -> None:
     """One line for each kind of run."""
-    from harness import STATIC
-
-    script = (STATIC / "stepper.js").read_text(encoding="utf-8")
     with sync_playwright() as playwright:
         browser = launch(playwright)
         for name, make in RUNS.items():
@@ -55,7 +53,7 @@ def main() -> None:
             size: dict[str, int] = {"width": 1280, "height": 900}
             page = open_stepper(browser, stepper, viewport=size)
             state = {"film": stepper.film, "step": 0, "grain": "phase"}
-            paint = min(page.evaluate(PAINT, [script, state]) for _ in range(3))
+            paint = min(page.evaluate(PAINT, [script("stepper"), state]) for _ in range(3))
             steps = page.evaluate(STEPS, min(stepper.steps, 80))
             print(  # noqa: T201
                 f"{name}: trace {len(trace.dumps().encode()) / 1e3:.0f} KB, sent "

@@ -15,6 +15,7 @@ import viz_traces
 
 from labkit import viz
 from labkit.errors import BadInput
+from labkit.viz.assets import script, sheet
 from labkit.viz.board import WIDTHS, board
 from labkit.viz.film import pack, unpack
 from labkit.viz.states import Story
@@ -63,16 +64,25 @@ def test_what_is_sent_is_small() -> None:
     assert len(trace.dumps().encode()) <= 300_000
     stepper = viz.Stepper(trace, compare=viz_traces.plain())
     assert len(json.dumps(stepper.get_state())) <= 150_000
-    assert len((STATIC / "stepper.js").read_bytes()) <= 60_000
+    assert len(script("stepper").encode()) <= 60_000
 
 
-def test_the_script_asks_nobody_for_anything() -> None:
-    script = (STATIC / "stepper.js").read_text(encoding="utf-8")
-    style = (STATIC / "stepper.css").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["opener", "race", "stepper", "whatif"])
+def test_a_widget_asks_nobody_for_anything(name: str) -> None:
     for word in ("http://", "https://", "import ", "fetch(", "XMLHttpRequest", "url("):
-        allowed = script.replace('"http://www.w3.org/2000/svg"', "")
+        allowed = script(name).replace('"http://www.w3.org/2000/svg"', "")
         assert word not in allowed, word
-        assert word not in style, word
+        assert word not in sheet(name), word
+
+
+@pytest.mark.parametrize("name", ["opener", "race", "stepper", "whatif"])
+def test_what_widgets_share_stands_once_in_each(name: str) -> None:
+    own = (STATIC / f"{name}.js").read_text(encoding="utf-8")
+    assert own.count('from "./shared.js";') == 1
+    assert script(name).count("export function make(") == 1
+    assert "function make(" not in own
+    assert sheet(name).count(".labkit-widget {") == 1
+    assert "var(--lk-ink," not in sheet(name), "a colour is told by the theme alone"
 
 
 @BOTH

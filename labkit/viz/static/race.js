@@ -4,6 +4,8 @@
 // Invariants: a lane is drawn from its turns alone, [seconds, tokens, text] so far; everything that
 // was attached is detached by the function that `render` returns.
 
+import { button, follow, make, press, say, toggle } from "./shared.js";
+
 const SHOWN = 600; // characters of a lane's text that stay on the page
 const WORDS = {
   ready: "Ready.", preparing: "Warming up: two rounds of each lane, not counted.",
@@ -44,31 +46,26 @@ class View {
     this.course = model.get("course");
     this.detach = new AbortController();
     this.build(el);
-    this.changed = () => this.follow();
-    for (const name of ["lanes", "phase", "sentence", "still"]) model.on(`change:${name}`, this.changed);
-    this.follow();
+    this.unfollow = follow(model, ["lanes", "phase", "sentence", "still"], () => this.show());
+    this.show();
   }
 
   build(el) {
-    const root = make("div", "labkit labkit-race", { role: "group", "aria-label": "The race" });
-    const style = make("style");
-    style.textContent = this.course.style;
+    const root = make("div", "labkit labkit-widget labkit-race", { role: "group", "aria-label": "The race" });
     this.go = button("Start");
+    this.go.classList.add("labkit-first");
     this.replay = button("Replay at true speed");
-    this.large = button("Larger", { "aria-pressed": "false" });
-    this.time = make("output", "lr-time", { "aria-label": "Time of the race" });
-    const bar = make("div", "lr-bar");
+    this.large = toggle("Larger");
+    this.time = make("output", "lr-time labkit-figures", { "aria-label": "Time of the race" });
+    const bar = make("div", "labkit-bar");
     bar.append(this.go, this.replay, this.large, this.time);
-    const title = make("div", "lr-title");
-    title.textContent = `The race to ${this.course.goal} tokens`;
     const head = make("div", "lr-head");
-    head.append(title, bar);
+    head.append(make("div", "labkit-title", {}, `The race to ${this.course.goal} tokens`), bar);
     this.sentence = make("p", "lr-sentence", { "aria-live": "polite" });
     this.lanes = this.course.lanes.map((lane) => new Lane(lane, this.course.goal));
-    const note = make("p", "lr-note");
-    note.textContent = this.course.note;
+    const note = make("p", "lr-note labkit-small", {}, this.course.note);
     this.still = make("div", "lr-still");
-    root.append(style, head, this.sentence, ...this.lanes.map((lane) => lane.node), this.still, note);
+    root.append(head, this.sentence, ...this.lanes.map((lane) => lane.node), this.still, note);
     el.append(root);
     this.root = root;
     const { signal } = this.detach;
@@ -87,20 +84,18 @@ class View {
   }
 
   enlarge() {
-    const on = this.root.classList.toggle("lr-larger");
-    this.large.setAttribute("aria-pressed", on);
+    press(this.large, this.root.classList.toggle("labkit-large"));
   }
 
   /** The model said something new: show how things stand, and no replay. */
-  follow() {
+  show() {
     this.quiet();
     const phase = this.model.get("phase");
     const over = phase === "finished" || phase === "stopped";
     this.go.textContent = this.busy() ? "Stop" : over ? "Start again" : "Start";
     this.replay.hidden = phase !== "finished";
     this.root.dataset.phase = phase;
-    const told = over ? this.model.get("sentence") : WORDS[phase];
-    if (this.sentence.textContent !== told) this.sentence.textContent = told;
+    say(this.sentence, over ? this.model.get("sentence") : WORDS[phase]);
     if (this.shown !== this.model.get("still")) {
       this.shown = this.model.get("still");
       this.still.innerHTML = this.shown;
@@ -149,7 +144,7 @@ class View {
   close() {
     this.quiet();
     this.detach.abort();
-    for (const name of ["lanes", "phase", "sentence", "still"]) this.model.off(`change:${name}`, this.changed);
+    this.unfollow();
     this.root.remove();
   }
 }
@@ -162,11 +157,9 @@ class Lane {
     this.node = make("section", "lr-lane", { "aria-label": name });
     this.node.style.setProperty("--lr", colour);
     const top = make("div", "lr-top");
-    const label = make("span", "lr-name");
-    label.textContent = name;
-    this.numbers = make("span", "lr-numbers");
+    this.numbers = make("span", "lr-numbers labkit-figures");
     this.result = make("span", "lr-result");
-    top.append(label, this.numbers, this.result);
+    top.append(make("span", "lr-name", {}, name), this.numbers, this.result);
     this.track = make("div", "lr-track", {
       role: "progressbar", "aria-label": `${name}: tokens`, "aria-valuemin": 0, "aria-valuemax": goal,
     });
@@ -200,9 +193,7 @@ class Lane {
     block.style.width = `${(100 * added) / this.goal}%`;
     block.style.opacity = Math.min(1, 0.375 + 0.125 * added);
     this.blocks.append(block);
-    const piece = make("span", at % 2 ? "lr-odd" : "lr-even");
-    piece.textContent = turns[at][2];
-    this.text.append(piece);
+    this.text.append(make("span", at % 2 ? "lr-odd" : "lr-even", {}, turns[at][2]));
     while (this.text.textContent.length > SHOWN && this.text.childElementCount > 1) {
       this.text.firstElementChild.remove();
     }
@@ -217,19 +208,6 @@ class Lane {
 
 function end(lane) {
   return lane.turns.length ? lane.turns[lane.turns.length - 1][0] : 0;
-}
-
-function make(tag, className = "", attributes = {}) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  return node;
-}
-
-function button(words, attributes = {}) {
-  const node = make("button", "lr-button", { type: "button", ...attributes });
-  node.textContent = words;
-  return node;
 }
 
 export default { render };

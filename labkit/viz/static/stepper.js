@@ -6,6 +6,8 @@
 // frames around what is pointed at on top; whatever has a <title> in the picture can be pointed at
 // and walked to; everything that was attached is detached by the function that `render` returns.
 
+import { button, follow, make, press, say, toggle } from "./shared.js";
+
 const PLAY_EVERY_MS = 1100;
 const LARGEST = 1.15; // how much a picture may grow to fill the page
 const SVG = "http://www.w3.org/2000/svg";
@@ -126,17 +128,17 @@ class View {
   }
 
   build(el) {
-    const root = make("div", "labkit labkit-stepper", { role: "group", "aria-label": this.film.label });
+    const root = make("div", "labkit labkit-widget labkit-stepper", { role: "group", "aria-label": this.film.label });
     root.tabIndex = 0;
     const bar = make("div", "labkit-bar");
     this.buttons = {
-      first: button("⏮", "First"), back: button("◀", "Back"), play: button("", "Play"),
-      next: button("▶", "Next"), last: button("⏭", "Last"),
+      first: signed("⏮", "First"), back: signed("◀", "Back"), play: button("Play"),
+      next: signed("▶", "Next"), last: signed("⏭", "Last"),
     };
     this.slider = make("input", "labkit-slider", {
       type: "range", min: 0, max: this.last, step: 1, "aria-label": "Step",
     });
-    this.count = make("output", "labkit-count");
+    this.count = make("output", "labkit-count labkit-figures");
     this.toggles = { rounds: toggle("Whole rounds"), projector: toggle("Projector") };
     if (this.film.boards.some((board) => board.kind === "open")) this.toggles.unfold = toggle("Unfold tree");
     bar.append(...Object.values(this.buttons), this.slider, this.count, ...Object.values(this.toggles));
@@ -144,10 +146,10 @@ class View {
     this.stage = make("div", "labkit-stage");
     this.detail = make("p", "labkit-detail", { "aria-live": "polite", tabindex: "0", role: "note" });
     this.passages = make("div", "labkit-passages");
-    this.keys = make("p", "labkit-keys");
+    this.keys = make("p", "labkit-keys labkit-small");
     const head = make("div", "labkit-head");
     head.append(bar, this.sentence, this.detail);
-    root.append(heading(this.film.label), head, this.stage, this.passages, this.keys);
+    root.append(make("div", "labkit-title", {}, this.film.label), head, this.stage, this.passages, this.keys);
     el.append(root);
     this.root = root;
   }
@@ -163,9 +165,7 @@ class View {
     window.addEventListener("keydown", (event) => this.press(event), { signal, capture: true });
     document.addEventListener("visibilitychange", () => document.hidden && this.pause(), { signal });
     document.addEventListener("fullscreenchange", () => this.leftFullscreen(), { signal });
-    this.onStep = () => this.show();
-    this.model.on("change:step", this.onStep);
-    this.model.on("change:grain", this.onStep);
+    this.unfollow = follow(this.model, ["step", "grain"], () => this.show());
     this.inSight = false;
     this.seen = new IntersectionObserver(([entry]) => {
       this.inSight = entry.isIntersecting;
@@ -258,7 +258,7 @@ class View {
   }
 
   sayPlaying(playing) {
-    label(this.buttons.play, "", playing ? "Pause" : "Play");
+    this.buttons.play.textContent = playing ? "Pause" : "Play";
     this.sentence.setAttribute("aria-live", playing ? "off" : "polite");
   }
 
@@ -269,14 +269,14 @@ class View {
   setUnfolded() {
     this.unfolded = !this.unfolded;
     this.kind = this.unfolded ? "open" : "page";
-    label(this.toggles.unfold, "", this.unfolded ? "Fold tree" : "Unfold tree");
+    this.toggles.unfold.textContent = this.unfolded ? "Fold tree" : "Unfold tree";
     this.fit();
   }
 
   /** Few panels, large, on the whole screen where the page lets us have it. */
   setProjector(on) {
     this.kind = on ? "projector" : this.unfolded ? "open" : "page";
-    this.root.classList.toggle("labkit-projector", on);
+    for (const name of ["labkit-projector", "labkit-large"]) this.root.classList.toggle(name, on);
     if (on) this.root.requestFullscreen?.().catch(() => {}); // refused: large in its place
     else if (document.fullscreenElement === this.root) document.exitFullscreen();
     this.fit();
@@ -373,8 +373,7 @@ class View {
     this.detach.abort();
     this.seen.disconnect();
     this.sized.disconnect();
-    this.model.off("change:step", this.onStep);
-    this.model.off("change:grain", this.onStep);
+    this.unfollow();
     if (document.fullscreenElement === this.root) document.exitFullscreen();
     this.root.remove();
   }
@@ -442,7 +441,7 @@ class Values {
     this.mark = undefined;
     const all = this.cursor ? this.of(this.cursor.panel) : [];
     if (!all.length) {
-      if (detail.textContent !== HINT) detail.textContent = HINT;
+      say(detail, HINT);
       return;
     }
     // a node of the draft stays the same one while other chips come and go
@@ -451,8 +450,7 @@ class Values {
     this.cursor.at = Math.max(0, Math.min(all.length - 1, this.cursor.at));
     const shape = all[this.cursor.at];
     this.node = nodeOf(shape);
-    const told = title(shape).textContent;
-    if (detail.textContent !== told) detail.textContent = told;
+    say(detail, title(shape).textContent);
     if (this.node !== undefined) this.path(this.node);
     this.mark = this.view.frame([shape], "lk-cursor", "");
   }
@@ -501,11 +499,8 @@ class Guide {
     this.items = this.notes.map((note, i) => {
       const item = list.appendChild(make("li", "labkit-note"));
       const words = make("button", "labkit-passage", { type: "button" });
-      const number = make("span", "labkit-number", { "aria-hidden": "true" });
-      number.textContent = i + 1;
-      const place = make("span", "labkit-place");
-      place.textContent = ` (${note.place})`;
-      words.append(number, note.words, place);
+      const number = make("span", "labkit-number", { "aria-hidden": "true" }, i + 1);
+      words.append(number, note.words, make("span", "labkit-place", {}, ` (${note.place})`));
       item.append(words);
       for (const kind of ["pointerenter", "focus"]) words.addEventListener(kind, () => this.choose(i), { signal });
       words.addEventListener("click", () => this.visit(i), { signal });
@@ -585,43 +580,16 @@ class Guide {
 
 // ---------------------------------------------------------------------------------- elements
 
-function make(tag, className, attributes = {}) {
-  const node = document.createElement(tag);
-  node.className = className;
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  return node;
-}
-
 /** Said, not done: a disabled button would lose the focus, and the keys with it. */
 function disable(node, off) {
   node.setAttribute("aria-disabled", off);
 }
 
-function press(node, on) {
-  node.setAttribute("aria-pressed", on);
-}
-
-function heading(words) {
-  const node = make("div", "labkit-title");
-  node.textContent = words;
-  return node;
-}
-
-function button(icon, words) {
-  const node = make("button", "labkit-button", { type: "button" });
-  label(node, icon, words);
-  return node;
-}
-
-function label(node, icon, words) {
-  const sign = make("span", "labkit-icon", { "aria-hidden": "true" });
-  sign.textContent = icon && `${icon}\uFE0E`; // as text, not as an emoji
-  node.replaceChildren(sign, words);
-}
-
-function toggle(words) {
-  const node = make("button", "labkit-button labkit-toggle", { type: "button", "aria-pressed": "false" });
-  label(node, "", words);
+/** A button with a sign before its word. */
+function signed(sign, words) {
+  const node = button(words);
+  // as text, not as an emoji
+  node.prepend(make("span", "labkit-icon", { "aria-hidden": "true" }, `${sign}\uFE0E`));
   return node;
 }
 

@@ -5,6 +5,8 @@
 // axes, legends and measured points are drawn; they come as pictures from Python.
 // Invariants: what was attached is detached by the function that `render` returns.
 
+import { button, follow, make, press, say, toggle } from "./shared.js";
+
 const CHANCE = "chance";
 const FREE = "free";
 
@@ -132,14 +134,12 @@ class View {
     this.facts = facts;
     this.start = this.state;
     this.detach = new AbortController();
-    this.root = make("div", "labkit labkit-whatif", { role: "group", "aria-label": facts.title });
-    const style = make("style", "");
-    style.textContent = facts.style;
-    this.root.append(style, heading(facts.title, facts.about));
+    this.root = make("div", "labkit labkit-widget labkit-whatif", { role: "group", "aria-label": facts.title });
+    this.root.append(make("div", "labkit-title", {}, facts.title), make("div", "labkit-small", {}, facts.about));
     if (facts.ask) this.root.append(this.question());
     this.body = make("div", "labkit-whatif-body");
     this.sentence = make("p", "labkit-whatif-sentence", { "aria-live": "polite" });
-    this.stage = make("div", "labkit-whatif-stage");
+    this.stage = make("div", "labkit-stage labkit-whatif-stage");
     this.body.append(this.controls(), this.sentence, this.stage);
     this.root.append(this.body);
     el.append(this.root);
@@ -152,8 +152,7 @@ class View {
   }
 
   listen() {
-    this.onChange = () => this.show();
-    for (const name of [...FIELDS, "answered"]) this.model.on(`change:${name}`, this.onChange);
+    this.unfollow = follow(this.model, [...FIELDS, "answered"], () => this.show());
     this.sized = new ResizeObserver(() => this.fit());
     this.sized.observe(this.root);
   }
@@ -162,16 +161,14 @@ class View {
   question() {
     const { ask } = this.facts;
     this.ask = make("div", "labkit-whatif-ask", { role: "group", "aria-label": ask.question });
-    const asked = make("p", "labkit-whatif-question");
-    asked.textContent = ask.question;
+    const asked = make("p", "labkit-whatif-question", {}, ask.question);
     this.choices = ask.choices.map(([key, words]) => {
-      const node = make("button", "labkit-whatif-button", { type: "button", "aria-pressed": "false" });
-      node.textContent = words;
+      const node = toggle(words);
       const moved = { answered: key, [ask.slider]: ask.end };
       node.addEventListener("click", () => this.tell(moved), { signal: this.detach.signal });
       return [key, node];
     });
-    const row = make("div", "labkit-whatif-row");
+    const row = make("div", "labkit-bar");
     row.append(...this.choices.map(([, node]) => node));
     this.reply = make("p", "labkit-whatif-reply", { "aria-live": "polite" });
     this.ask.append(asked, row, this.reply);
@@ -194,8 +191,7 @@ class View {
       ]),
     };
     box.append(...Object.values(this.inputs).map(({ label }) => label));
-    const back = make("button", "labkit-whatif-button", { type: "button" });
-    back.textContent = labels.back;
+    const back = button(labels.back);
     back.addEventListener("click", () => this.tell(this.start), { signal: this.detach.signal });
     box.append(back);
     return box;
@@ -203,12 +199,12 @@ class View {
 
   slider(name, words, values) {
     const label = make("label", "labkit-whatif-field");
-    const node = make("input", "", {
+    const node = make("input", "labkit-slider", {
       type: "range", min: 0, max: values.length - 1, step: 1, "aria-label": words,
     });
-    const said = make("output", "");
+    const said = make("output", "labkit-figures");
     node.addEventListener("input", () => this.tell({ [name]: values[Number(node.value)] }), { signal: this.detach.signal });
-    label.append(text(words), node, said); // the first control in a label is the one it names
+    label.append(make("span", "", {}, words), node, said); // the first control in a label is the one it names
     const nearest = (value) => values.reduce((near, v, i) =>
       (Math.abs(v - value) < Math.abs(values[near] - value) ? i : near), 0);
     const show = (value) => {
@@ -222,14 +218,10 @@ class View {
 
   select(name, words, options) {
     const label = make("label", "labkit-whatif-field");
-    const node = make("select", "", { "aria-label": words });
-    for (const [value, told] of options) {
-      const option = make("option", "", { value });
-      option.textContent = told;
-      node.append(option);
-    }
+    const node = make("select", "labkit-menu", { "aria-label": words });
+    for (const [value, told] of options) node.append(make("option", "", { value }, told));
     node.addEventListener("change", () => this.choose(name, node.value), { signal: this.detach.signal });
-    label.append(text(words), node);
+    label.append(make("span", "", {}, words), node);
     return { label, node, show: (value) => { node.value = value; } };
   }
 
@@ -260,16 +252,15 @@ class View {
     this.inputs.alpha.node.disabled = state.drafting !== CHANCE;
     this.inputs.batch.node.disabled = state.verify === FREE;
     const told = sentence(facts, state);
-    if (this.sentence.textContent !== told) this.sentence.textContent = told;
+    say(this.sentence, told);
     if (this.ask) this.judge(answered);
     this.draw(drawing(facts, state), told, state.batch > 1);
   }
 
   judge(answered) {
     this.body.hidden = !answered;
-    for (const [key, node] of this.choices) node.setAttribute("aria-pressed", String(key === answered));
-    const told = answered ? this.facts.ask.replies[answered] : this.facts.ask.first;
-    if (this.reply.textContent !== told) this.reply.textContent = told;
+    for (const [key, node] of this.choices) press(node, key === answered);
+    say(this.reply, answered ? this.facts.ask.replies[answered] : this.facts.ask.first);
   }
 
   draw({ top, curves, points }, told, together) {
@@ -316,30 +307,9 @@ class View {
   close() {
     this.detach.abort();
     this.sized.disconnect();
-    for (const name of [...FIELDS, "answered"]) this.model.off(`change:${name}`, this.onChange);
+    this.unfollow();
     this.root.remove();
   }
-}
-
-function heading(title, about) {
-  const node = make("div", "labkit-whatif-title");
-  const small = make("small", "");
-  small.textContent = about;
-  node.append(title, small);
-  return node;
-}
-
-function text(words) {
-  const node = make("span", "");
-  node.textContent = words;
-  return node;
-}
-
-function make(tag, className, attributes = {}) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  return node;
 }
 
 export default { render };
