@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
 
-from labkit.errors import BadInput, require
+from labkit.errors import BadInput, one_of, require
 from labkit.ids import token_ids, whole
 
 Detail = Literal["timing", "summary", "full"]
@@ -118,14 +118,7 @@ class DecodeConfig:
 
 def check_method(method: str, *, available: Sequence[str] = METHODS) -> str:
     """Return ``method`` if it is one of ``available``, else raise `BadInput` that lists them."""
-    if method not in available:
-        raise BadInput(
-            "method",
-            expected="one of " + ", ".join(available),
-            got=repr(method),
-            next_step="choose a method from the list",
-        )
-    return method
+    return one_of(available, method, name="method", next_step="choose a method from the list")
 
 
 def check_confidence(confidence: float, *, name: str = "confidence") -> float:

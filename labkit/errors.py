@@ -6,6 +6,8 @@ Invariants: every field is a non-empty string; a message never needs the traceba
 errors are raised before any work and leave nothing half-written.
 """
 
+from collections.abc import Collection
+
 
 class LabError(Exception):
     """Something that the user can put right.
@@ -59,6 +61,18 @@ def require(holds: bool, name: str, expected: str, got: object) -> None:
     """Raise `BadInput` for the setting ``name`` unless ``holds``."""
     if not holds:
         raise BadInput(name, expected=expected, got=repr(got), next_step=f"change {name}")
+
+
+def one_of(known: Collection[str], given: str, *, name: str, next_step: str) -> str:
+    """``given``, if it is known; else `BadInput` for the setting ``name`` that lists what is."""
+    if given not in known:
+        raise BadInput(
+            name,
+            expected="one of " + ", ".join(known),
+            got=repr(given),
+            next_step=next_step,
+        )
+    return given
 
 
 def _rebuild(kind: type[LabError], what: str, expected: str, got: str, next_step: str) -> LabError:

@@ -18,7 +18,7 @@ from typing import Any
 from labkit.drafters.eagle import Eagle
 from labkit.drafters.mtp import Mtp
 from labkit.drafters.on_pairs import OnPairs
-from labkit.errors import BadInput, require
+from labkit.errors import BadInput, one_of, require
 from labkit.heads.checkpoints.read import name_of
 from labkit.heads.mtp import MtpHead
 from labkit.lab.gallery import GALLERY, Fault
@@ -120,14 +120,8 @@ def _all() -> dict[str, Fault]:
 
 
 def _fault(key: str) -> Fault:
-    if key not in _all():
-        raise BadInput(
-            "fault",
-            expected="one of " + ", ".join(_all()),
-            got=repr(key),
-            next_step="choose a key of the gallery",
-        )
-    return _all()[key]
+    every = _all()
+    return every[one_of(every, key, name="fault", next_step="choose a key of the gallery")]
 
 
 @dataclass(frozen=True, slots=True)

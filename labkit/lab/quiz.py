@@ -13,7 +13,7 @@ import html
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.errors import BadInput
+from labkit.errors import one_of
 from labkit.lab.cards import Card, interactive, plain, rich
 from labkit.lab.wording import say, words
 
@@ -92,14 +92,8 @@ def ask(name: str, *, lang: str = "en") -> Question:
         BadInput: there is none.
     """
     bank = words(lang)["questions"]
-    if name not in bank:
-        raise BadInput(
-            "question",
-            expected="one of " + ", ".join(bank),
-            got=repr(name),
-            next_step="choose a question of the bank",
-        )
-    entry = bank[name]
+    known = one_of(bank, name, name="question", next_step="choose a question of the bank")
+    entry = bank[known]
     choices = tuple(Choice(c["text"], c["why"], c.get("right", False)) for c in entry["choices"])
     return Question(name, entry["ask"], choices, lang)
 

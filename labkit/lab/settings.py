@@ -14,7 +14,7 @@ from torch import Tensor
 
 from labkit.config import DecodeConfig
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
-from labkit.errors import BadInput
+from labkit.errors import one_of
 from labkit.sampling import Processor
 
 
@@ -95,10 +95,4 @@ def check_names(settings: dict[str, Any], *, also: Sequence[str] = ()) -> None:
     """BadInput for a setting that there is not, by name."""
     known = (*also, *(f.name for f in fields(DecodeConfig)))
     for name in settings:
-        if name not in known:
-            raise BadInput(
-                "setting",
-                expected="one of " + ", ".join(known),
-                got=repr(name),
-                next_step="choose one of these",
-            )
+        one_of(known, name, name="setting", next_step="choose one of these")

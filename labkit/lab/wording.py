@@ -1,6 +1,7 @@
 """Every word that the lab says to a learner, by language.
 
-Owns: reading ``strings/<language>.yaml``. Does not know: who says the words, or where.
+Owns: reading ``strings/``: a catalogue per language, and what is told of faults, in English alone.
+Does not know: who says the words, or where.
 Invariants: all languages have the same keys (a test holds them together).
 """
 
@@ -10,26 +11,25 @@ from typing import Any
 
 import yaml
 
-from labkit.errors import BadInput
+from labkit.errors import one_of
 
 LANGUAGES = ("en", "fr")
 
 
-@lru_cache(maxsize=len(LANGUAGES))
 def words(lang: str) -> dict[str, Any]:
     """The whole catalogue of one language. Callers must not change it.
 
     Raises:
         BadInput: a language that the lab does not speak.
     """
-    if lang not in LANGUAGES:
-        raise BadInput(
-            "lang",
-            expected="one of " + ", ".join(LANGUAGES),
-            got=repr(lang),
-            next_step="choose one of these languages",
-        )
-    text = (files("labkit.lab") / "strings" / f"{lang}.yaml").read_text(encoding="utf-8")
+    known = one_of(LANGUAGES, lang, name="lang", next_step="choose one of these languages")
+    return catalogue(known)
+
+
+@lru_cache
+def catalogue(name: str) -> dict[str, Any]:
+    """``strings/<name>.yaml``: a language, or "faults". Callers must not change it."""
+    text = (files("labkit.lab") / "strings" / f"{name}.yaml").read_text(encoding="utf-8")
     found: dict[str, Any] = yaml.safe_load(text)
     return found
 
