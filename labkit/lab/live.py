@@ -29,7 +29,7 @@ from labkit.devices import is_gpu
 from labkit.draft import Draft
 from labkit.drafters.base import Drafter
 from labkit.drafters.shapes import Shape
-from labkit.errors import BadInput
+from labkit.errors import BadInput, one_of
 from labkit.events import AnyEvent, Drafted
 from labkit.ids import whole, whole_numbers
 from labkit.lab import edits
@@ -47,7 +47,7 @@ from labkit.sampling import Rng, TorchRng
 from labkit.trace import Round, Trace
 from labkit.tree import DraftTree
 from labkit.viz.sentences import counted
-from labkit.viz.views import draft_tree, ribbon
+from labkit.viz.views import draft_tree, kv_slots, ribbon
 
 MAIN = "main"
 K = 4
@@ -79,6 +79,7 @@ class Workbench:
         chat: put the prompt into the model's chat template.
         shape: of the drafts, for the methods with a head; None: the method's own.
         rng: source of every draw; by default seeded with ``seed``.
+        slots: show the target's KV slots too.
         settings: fields of `DecodeConfig`.
 
     Raises:
@@ -96,9 +97,10 @@ class Workbench:
         chat: bool = True,
         shape: Shape | None = None,
         rng: Rng | None = None,
+        slots: bool = False,
         **settings: Any,
     ) -> None:
-        self.lab, self._chat = lab, chat
+        self.lab, self._chat, self._slots = lab, chat, slots
         self._asked = prompt if isinstance(prompt, str) else ""
         ids = lab.tokens(prompt, chat=chat) if isinstance(prompt, str) else prompt
         self.prompt = tuple(lab.target.check_tokens(ids))
@@ -365,12 +367,15 @@ class Workbench:
         return verdicts(self._round(), self.lab.token_text)
 
     def pictures(self, *, width: int = 960, lines: int = 3) -> list[Any]:
-        """The present round: the end of the ribbon, and the draft as a tree where it branches."""
+        """The present round: the end of the ribbon, the draft as a tree where it branches, and the
+        KV slots where they were asked for."""
         now = self._now()
         drawn = [ribbon(now, width=width, lines=lines)]
         tree = now.rounds[-1].drafted.parents if now.rounds else (-1,)
         if tree != tuple(range(-1, len(tree) - 1)):
             drawn.append(draft_tree(now, round=len(now.rounds), width=width))
+        if self._slots:
+            drawn.append(kv_slots(now, width=width))
         return drawn
 
     @property
@@ -437,14 +442,8 @@ class Workbench:
             )
 
     def _course(self, name: str) -> tuple[Step, ...]:
-        if name not in self._courses:
-            raise BadInput(
-                "branch",
-                expected="one of " + ", ".join(self._courses),
-                got=repr(name),
-                next_step="choose one of these",
-            )
-        return self._courses[name]
+        known = one_of(self._courses, name, name="branch", next_step="choose one of these")
+        return self._courses[known]
 
     def _free_name(self) -> str:
         number = len(self._courses) + 1

@@ -195,6 +195,21 @@ def test_what_a_page_without_a_kernel_shows(rounds: int) -> None:
     assert shown["application/vnd.jupyter.widget-view+json"]["model_id"]
 
 
+def test_the_slots_are_in_view_where_they_were_asked_for() -> None:
+    """After going back they are those of the earlier round, and the new branch takes them again."""
+    bench = opened(slots=True)
+    face = face_of(bench)
+    bench.run(3)
+    then = list(bench._desk._seats[()].target.committed_slots)
+    bench.rewind(1)
+    face.redraw()
+    assert "KV slots" in face.picture.value
+    assert "KV slots" not in face_of(opened()).picture.value
+    bench.run(2)
+    assert list(bench._desk._seats[()].target.committed_slots) == then
+    assert len(bench.pictures()) == 2
+
+
 def test_only_widgets_that_every_front_end_has() -> None:
     plain = {"VBox", "HBox", "HTML", "Button", "Text", "Dropdown", "IntSlider", "FloatSlider"}
     assert {type(w).__name__ for w in all_of(opened().widget)} <= plain
