@@ -2,7 +2,7 @@
 
 Owns: a target that knows its text by heart. Does not know: drafters.
 Invariants: a rehearsal has the rounds of the real run, draft by draft and verdict by verdict; the
-target itself reads the text once, in one go, whatever the drafter proposes.
+target itself reads the text once, in one go, whatever is proposed and however often.
 
 At temperature 0 the text is the same whoever drafts, so it need not be written again for every
 drafter. The engine's own loop runs; only the target's forwards are looked up.
@@ -12,7 +12,7 @@ drafter. The engine's own loop runs; only the target's forwards are looked up.
     looked up       a  b  c  ?          what the target would say behind t, a, b; x is off the text
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -64,7 +64,8 @@ def rehearse(
         "max_new_tokens": trace.started.max_new_tokens,
         "eos": told["eos"] or None,
     }
-    by_heart = _ByHeart(lab.target_for(drafter), (*trace.prompt, *trace.tokens))
+    text = (*trace.prompt, *trace.tokens)
+    by_heart = _ByHeart(lab.target_for(drafter), text, lab.states(text, drafter=drafter))
     events = speculate(cast(Target, by_heart), drafter, trace.prompt, config=lab.config(**settings))
     made = lab.trace(events, trace.header["prompt"], drafter=drafter, **settings)
     return replace(made, header={**made.header, "rehearsed": True})
@@ -73,9 +74,10 @@ def rehearse(
 class _ByHeart:
     """Stands in for a target; what is not defined here is the target's own."""
 
-    def __init__(self, target: Target, text: Sequence[int]) -> None:
+    def __init__(self, target: Target, text: Sequence[int], states: Mapping[str, Tensor]) -> None:
         self._target = target
         self._text = tuple(text)
+        self._states = states
         self.length = 0
         self._written = 0  # slots: each is used once, none is used again
         self._nodes: tuple[int, ...] = ()
@@ -88,7 +90,6 @@ class _ByHeart:
         return self.length + len(self._nodes)
 
     def prefill(self, tokens: Sequence[int]) -> dict[str, Tensor]:
-        self._states = self._target.prefill(self._text)
         self.length = self._written = len(tokens) - 1
         return {name: states[: self.length] for name, states in self._states.items()}
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 
 import labkit
 from labkit.config import AVAILABLE, DecodeConfig, check_confidence, check_method
@@ -30,6 +31,7 @@ from labkit.heads.draft_checkpoint import load_draft_checkpoint
 from labkit.kernels import use_skinny_linear
 from labkit.lab.heads import HEADS, head_for, shipped
 from labkit.lab.load import LoadedModel, load_model
+from labkit.lab.memory import step_safely
 from labkit.lab.presets import DEFAULT
 from labkit.lab.readings import QUESTIONS
 from labkit.sampling import Processor, processor_name
@@ -40,6 +42,8 @@ from labkit.trace import Trace
 # Draft lengths that pay on 2 CPU cores, where every drafted token costs a tenth of a target step
 # and copying costs nothing; used when a run does not name its own.
 DRAFT_LENGTH = {"ar": 0, "ngram": 3, "draft": 1} | {name: row.length for name, row in HEADS.items()}
+
+_READ = 16  # texts whose states are kept
 
 
 def open_lab(
@@ -89,6 +93,7 @@ class Lab:
     confidence: float = 0.0
     target: Target = field(init=False)
     _with_states: dict[tuple[str, ...], Target] = field(init=False, default_factory=dict)
+    _read: dict[Any, dict[str, Tensor]] = field(init=False, default_factory=dict)
     _drafters: dict[str, Drafter] = field(init=False, default_factory=dict)
     _makers: dict[str, Callable[..., Drafter]] = field(init=False, default_factory=dict)
 
@@ -232,6 +237,19 @@ class Lab:
             )
         return self._with_states[drafter.needs]
 
+    def states(self, ids: Sequence[int], *, drafter: Drafter) -> dict[str, Tensor]:
+        """What ``drafter`` needs of the target for a text: {name: [len(ids) - 1, D]}, the last
+        token not read. The latest texts are remembered, so that others on the same states cost
+        no forward."""
+        key = (drafter.needs, tuple(ids))
+        found = self._read.pop(key, None)
+        if found is None:
+            found = self.target_for(drafter).prefill(ids)
+        self._read[key] = found
+        while len(self._read) > _READ:
+            del self._read[next(iter(self._read))]
+        return found
+
     def _draft_model(self) -> Callable[..., Drafter]:
         source = self.draft or shipped(self.model, kind="draft")
         if source is None:
@@ -279,11 +297,14 @@ class Lab:
             drafter: use this one instead of the method's.
             settings: fields of `DecodeConfig`; the draft length is by default the one that pays
                 for this method on a CPU (`DRAFT_LENGTH`).
+
+        Raises:
+            OutOfMemory: when a round does not fit; the session then begins with empty caches.
         """
         config = self._run_config(method, drafter, settings)
         ids = self.tokens(prompt, chat=chat) if isinstance(prompt, str) else list(prompt)
         drafter = drafter or self.drafter(method)
-        return speculate(
+        events = speculate(
             self.target_for(drafter),
             drafter,
             ids,
@@ -293,6 +314,14 @@ class Lab:
             # waiting for the device at every phase is for looking, not for speed
             clock=self.clock if config.detail == "full" else time.perf_counter,
         )
+        return step_safely(events, "this run", let_go=self._let_go)
+
+    def _let_go(self) -> None:
+        """Caches of every target and drafter; weights stay."""
+        self._read.clear()
+        self._with_states.clear()
+        self._drafters.clear()
+        self.target = Target(self.model, width=self.width)
 
     def _run_config(
         self, method: str, drafter: Drafter | None, settings: dict[str, Any]

@@ -94,11 +94,32 @@ def test_another_text_is_judged_by_its_own_words(lab: Lab, prompt: list[int]) ->
 
 
 def test_the_target_reads_the_text_once(lab: Lab, prompt: list[int]) -> None:
-    plain = lab.record(prompt, method="ar", max_new_tokens=NEW)
+    plain = lab.record(prompt, method="ar", max_new_tokens=NEW - 1)
     drafter = drafter_of(lab, "eagle-3 tree")
     target = lab.target_for(drafter)
     before = target.forwards
-    rehearse(lab, plain, drafter=drafter, draft_length=4)
+    first = rehearse(lab, plain, drafter=drafter, draft_length=4)
+    assert target.forwards == before + 1
+    again = rehearse(lab, plain, drafter=drafter_of(lab, "eagle-3 tree"), draft_length=4)
+    assert target.forwards == before + 1
+    assert rounds(again) == rounds(first)
+
+
+def test_other_texts_and_other_states_are_read_for_themselves(lab: Lab, prompt: list[int]) -> None:
+    """Negative control: what is remembered is one text's states at the depths of one head."""
+    three, one = drafter_of(lab, "eagle-3 tree"), drafter_of(lab, "eagle-1 chain")
+    texts = [[*prompt, i % 12, i // 12] for i in range(20)]
+    for ids in texts:
+        for drafter in (three, one):
+            found = lab.states(ids, drafter=drafter)
+            fresh = Target(lab.model, needs=drafter.needs).prefill(ids)
+            assert found.keys() == fresh.keys()
+            assert all(torch.equal(found[name], fresh[name]) for name in fresh)
+    target = lab.target_for(three)
+    before = target.forwards
+    lab.states(texts[-1], drafter=three)
+    assert target.forwards == before
+    lab.states(texts[0], drafter=three)  # long ago: not kept for ever
     assert target.forwards == before + 1
 
 
