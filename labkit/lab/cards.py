@@ -6,6 +6,7 @@ Invariants: ``repr`` is the message in plain text; the html holds no script.
 
 import html
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,22 @@ class Card:
 
     def __repr__(self) -> str:
         return f"{self.glyph} {plain(self.text)}"
+
+
+class Carded(ABC):
+    """A record that shows itself as its card. A dataclass of this kind says ``repr=False``."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def card(self) -> Card: ...
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self.card._repr_mimebundle_()
+
+    def __repr__(self) -> str:
+        return repr(self.card)
 
 
 def interactive(widget: Any, *, html: str, text: str) -> dict[str, Any]:

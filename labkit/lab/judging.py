@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.lab.cards import Card
+from labkit.lab.cards import Card, Carded
 from labkit.lab.store import home_directory
 from labkit.lab.wording import say
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Carded):
     """The outcome of one check. passed: None when there is nothing to judge yet."""
 
     exercise: str
@@ -43,12 +43,6 @@ class Result:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"exercise": self.exercise, "passed": self.passed}) + "\n")
         return path
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self.card._repr_mimebundle_()
-
-    def __repr__(self) -> str:
-        return repr(self.card)
 
 
 @dataclass(frozen=True, slots=True)

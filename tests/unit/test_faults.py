@@ -30,10 +30,12 @@ from labkit.heads.checkpoints import (
 )
 from labkit.heads.eagle import EagleHead, head_config, random_head
 from labkit.lab import broken_heads, faults
+from labkit.lab.breaks import BREAKS
 from labkit.lab.faults import GALLERY, HEALTHY
 from labkit.lab.load import LoadedModel
 from labkit.lab.readings import measure_readings, settled
 from labkit.lab.session import Lab
+from labkit.lab.wording import catalogue
 from labkit.sampling import TorchRng, Warp
 from labkit.target import Target
 from labkit.toy import tiny
@@ -455,6 +457,12 @@ def test_every_fault_says_what_is_wrong_and_to_whom_it_happened() -> None:
     shown = faults.catalogue()
     assert repr(shown) == f"{len(GALLERY)} faults that no text shows."
     assert all(key in shown.html for key in GALLERY)
+
+
+def test_the_catalogue_of_faults_tells_of_those_that_there_are_and_of_no_others() -> None:
+    every = catalogue("faults")
+    assert set(every["heads"]) == {*GALLERY, *faults.MODULES}
+    assert set(every["switches"]) == set(BREAKS)
 
 
 def test_what_cannot_be_is_refused_before_any_run(lab: Lab) -> None:
