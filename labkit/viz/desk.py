@@ -38,7 +38,7 @@ LABELS = {
     "alpha": "Chance of acceptance",
     "draft_length": "Drafted tokens per round",
     "cost_ratio": "A draft step, in target steps",
-    "batch": "Batch: sequences decoded together",
+    "batch": "Batch: sequences together",
     "verify": "Verifying",
     "measured": "costs what was measured",
     "free": "costs one step, whatever its size",

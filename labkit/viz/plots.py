@@ -112,7 +112,8 @@ def _y_axis(plot: Plot, across: float, up: float) -> Iterator[Piece]:
         y = up - i * up / 4
         yield Piece(0, y, line(0, 0, across, 0))
         value = plot.heights[i] if plot.heights else f"{plot.top * i / 4:.3g}"
-        yield Piece(-8, y + 5, text(value, 0, 0, size=13, classes="lk-muted", anchor="end"))
+        # clear of a point that stands on the axis
+        yield Piece(-13, y + 5, text(value, 0, 0, size=13, classes="lk-muted", anchor="end"))
     if plot.mark:
         y = up - up * plot.mark[0] / plot.top
         yield Piece(0, y, line(0, 0, across, 0, tone="ink", width=1.5))
@@ -220,7 +221,7 @@ def _legend(plot: Plot, width: float) -> Iterator[Piece]:
         return
     x = y = 0.0
     for i, series in enumerate(plot.series):
-        room = 54 + 7.2 * len(series.name)
+        room = 58 + 7.4 * len(series.name)
         if x and x + room > width:
             x, y = 0.0, y + 24
         yield Piece(x, y, _swatch(plot, i) + text(series.name, 36, 14, size=14))

@@ -176,10 +176,13 @@ def race_scene(record: RaceRecord, *, width: int = 960) -> Scene:
     return Scene(width, foot + 64, tuple(pieces))
 
 
-def _par(lane: Lane, x: float, foot: float, across: float) -> Iterator[Piece]:
-    """The time of plain decoding, through all lanes."""
-    dashes = 'stroke-dasharray="6 4"'
-    rule = line(0, _TOP - 8, 0, foot, tone="ink", width=1.5).replace("<path ", f"<path {dashes} ")
+def _par(lane: Lane, x: float, foot: int, across: float) -> Iterator[Piece]:
+    """The time of plain decoding, through all lanes; not through their words."""
+    spans = [(_TOP - 8, _TOP), *((y + 25, y + _ROW) for y in range(_TOP, foot, _ROW))]
+    dash = '<path stroke-dasharray="6 4" '
+    rule = "".join(
+        line(0, top, 0, low, tone="ink", width=1.5).replace("<path ", dash) for top, low in spans
+    )
     side = "end" if x > across / 2 else "start"
     words = text(
         f"{lane.name} is done", -6 if side == "end" else 6, _TOP - 14, size=14, anchor=side

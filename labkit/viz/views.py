@@ -54,7 +54,7 @@ def ribbon(
     if node is not None:
         _check_node(story, round, node)
     inner = width - 2 * _MARGIN
-    scenes = [("", Ribbon(story, width=inner, most=lines).scene(state))]
+    scenes = [("", Ribbon(story, width=inner, most=lines).scene(state, tight=True))]
     drafted = len(story.trees[round - 1]) - 1 if round is not None else 0
     if drafted:
         tests = inspector_scene(story, state, node=node, rows=drafted)

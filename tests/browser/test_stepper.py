@@ -410,7 +410,7 @@ def test_keys_walk_the_tree_while_arrows_still_step(tree: Page) -> None:
 FIRST_VALUES = {
     "r": r"^The · token 10 · prompt$",
     "a": r"^␣mat · token 15$",
-    "k": r"^slot 0 · The · position 0 · tenant 1 · committed$",
+    "k": r"^slot 0 · The · position 0 · committed$",
     "c": r"^round 1: drafting, 8\.0 ms$",
     "s": r"^rounds: 0\. One forward of the target each\.$",
 }

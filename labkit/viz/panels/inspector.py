@@ -37,6 +37,7 @@ WIDTH = 374
 _AXIS = 116
 _SCALE = 158
 _NUMBERS = _AXIS + _SCALE + 10
+_COLUMN = 48  # from p's number to q's
 _ROW = 43
 _MOST_ROWS = 6
 _DETAIL_ROW = 23
@@ -139,9 +140,12 @@ def _row(story: Story, round_: Round, state: State, node: int, *, y: int) -> Ite
         yield Piece(_AXIS, y, _bar("q", q) + tip(f"{name}: q {probability(q)}, by the drafter"))
     if p is not None:
         yield Piece(_AXIS, y, _bar("p", p) + tip(f"{name}: p {probability(p)}, by the target"))
-    told = "  ".join(f"{n} {probability(v)}" for n, v in (("p", p), ("q", q)) if v is not None)
-    if told:
-        yield Piece(_NUMBERS, y, text(told, 0, 14, size=13) + tip(f"{name}: {told}"))
+    for i, (letter, value) in enumerate((("p", p), ("q", q))):
+        if value is not None:
+            told = f"{letter} {probability(value)}"
+            yield Piece(
+                _NUMBERS + i * _COLUMN, y, text(told, 0, 14, size=13) + tip(f"{name}: {told}")
+            )
     if trial and node in seen:
         yield Piece(_AXIS, y, _draw(trial))
         yield Piece(_NUMBERS, y, _outcome(trial))
@@ -307,7 +311,7 @@ def _detail_pieces(story: Story, detail: _Detail) -> Iterator[Piece]:
 
 def _detail_bars(known: list[tuple[str, float]], y: int) -> Iterator[Piece]:
     for name, value in known:
-        at, colour, across = (2, TARGET, 0) if name == "p" else (11, DRAFT, 44)
+        at, colour, across = (2, TARGET, 0) if name == "p" else (11, DRAFT, _COLUMN)
         yield Piece(_AXIS, y + at, _thin(value, 8, f'fill="{colour}"'))
         yield Piece(_NUMBERS + across, y, _detail_number(name, value))
 

@@ -69,8 +69,8 @@ class Ribbon:
         self.needed = self._lines_needed()
         self.lines = min(self.needed, most)
 
-    def scene(self, state: State) -> Scene:
-        """The ribbon at ``state``; its height is the same at every state."""
+    def scene(self, state: State, *, tight: bool = False) -> Scene:
+        """The ribbon at ``state``; its height is the same at every state, unless ``tight``."""
         pitch = _CHIP + self.rows_below * _BELOW + 8
         placed = list(_flow(self._columns(state), self.width))
         first = max(0, placed[-1][1] - self.lines + 1)
@@ -86,7 +86,8 @@ class Ribbon:
             if at >= first:
                 y = top + (at - first) * pitch
                 pieces += self._pieces(column, x=x, y=y, current=column.round == current)
-        return Scene(self.width, top + self.lines * pitch, tuple(pieces))
+        lines = placed[-1][1] - first + 1 if tight else self.lines
+        return Scene(self.width, top + lines * pitch, tuple(pieces))
 
     def _columns(self, state: State) -> Iterator[_Column]:
         yield from self.prompt
@@ -109,8 +110,8 @@ class Ribbon:
         if column.top:
             yield Piece(x, y, _large(column.top, column.width))
         for i, chip in enumerate(column.below[: self.rows_below]):
-            more = len(column.below) > self.rows_below and i == self.rows_below - 1
-            markup = _more(column.width) if more else _small(chip, column.width)
+            more = len(column.below) - i if i == self.rows_below - 1 else 1
+            markup = _more(more, column.width) if more > 1 else _small(chip, column.width)
             yield Piece(x, y + _CHIP + 3 + i * _BELOW, markup)
 
 
@@ -220,8 +221,9 @@ def _told(chip: _Chip) -> str:
     return tip(f"{chip.words} · token {chip.token} · {LOOKS[chip.status].word}{tie}")
 
 
-def _more(width: int) -> str:
-    return text("more", width / 2, 14, size=13, classes="lk-muted", anchor="middle")
+def _more(count: int, width: int) -> str:
+    words = text(f"+{count}", width / 2, 14, size=13, classes="lk-muted", anchor="middle")
+    return words + tip(f"{count} more guesses at this place")
 
 
 def _legend(story: Story, width: int) -> tuple[list[Piece], int]:

@@ -107,9 +107,9 @@ def _folded(table: Sequence[Slot], shown: range) -> str:
     """How full the table is, and what is not drawn."""
     used = sum(slot.use not in ("free", "forgotten") for slot in table)
     words = f"{used} slots in use"
-    if shown.start:
-        words += f"; slots 0–{shown.start - 1} are folded"
-    return words + (f"; slots from {shown.stop} on too" if shown.stop < len(table) else "")
+    hidden = [f"0–{shown.start - 1}"] if shown.start else []
+    hidden += [f"from {shown.stop} on"] if shown.stop < len(table) else []
+    return words + (f"; slots {' and '.join(hidden)} are folded" if hidden else "")
 
 
 def _pending(story: Story, state: State) -> str:
@@ -159,15 +159,20 @@ def _cell_parts(index: int, slot: Slot, glyph: str, words: str) -> tuple[str, ..
     ) + text(
         f"pos {slot.position}{again}", middle, 50, size=12, classes="lk-muted", anchor="middle"
     )
-    told = f"slot {index} · {words} · position {slot.position} · tenant {slot.tenants} · {use}"
+    told = f"slot {index} · {words} · position {slot.position} · {use}{_order(slot.tenants)}"
     tenant += pane(1, 1, PITCH - 6, _ROW - 6, told)
     return ground + mark, seat + tenant
+
+
+def _order(tenants: int) -> str:
+    """How many tokens a slot has held, where it is not the first."""
+    return f" · token number {tenants} in this slot" if tenants > 1 else ""
 
 
 def _legend(width: int) -> tuple[list[Piece], int]:
     pieces: list[Piece] = []
     x = y = 0
-    entries: list[tuple[Status | None, str]] = [*_USES.values(), (None, "×2: second tenant")]
+    entries: list[tuple[Status | None, str]] = [*_USES.values(), (None, "×2: second token here")]
     for status, word in entries:
         room = 44 + round(len(word) * 7.2)
         if x and x + room > width:
