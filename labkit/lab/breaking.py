@@ -37,6 +37,7 @@ from labkit.lab.catching import (
     state_distance,
 )
 from labkit.lab.compare import first_difference, parting
+from labkit.lab.paired import Paired, known_texts, paired
 from labkit.lab.session import Lab
 from labkit.lab.tables import Table
 from labkit.metrics import acceptance, cost
@@ -101,12 +102,14 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Breakage:
-    """A fault, and both runs. parted: place of the first token that differs, None: nowhere."""
+    """A fault, and both runs. parted: place of the first token that differs, None: nowhere; more:
+    both heads on more text than one run, None where the fault is not one of the head."""
 
     fault: Break
     healthy: Ran
     broken: Ran
     parted: int | None
+    more: Paired | None = None
 
     @property
     def caught_by(self) -> tuple[str, ...]:
@@ -150,6 +153,7 @@ def show(
     *,
     drafter: Drafter | None = None,
     head: EagleHead | None = None,
+    texts: Sequence[Trace] | None = None,
     max_new_tokens: int = 40,
     draft_length: int = 4,
     seed: int = 0,
@@ -161,6 +165,8 @@ def show(
         prompt: text, put into the chat template, or token ids.
         drafter: another drafter than the fault's usual one; not one that a run is using.
         head: an EAGLE head of your own, for the fault of the head.
+        texts: on which both heads rehearse, for the fault of the head; None: those that the gallery
+            has of this model.
 
     Raises:
         BadInput: before any run: an unknown key, impossible settings, a head that cannot have the
@@ -184,7 +190,9 @@ def show(
         bench.ran(trace, read, ends=ends, plain=plain, broken=i == 1, heads=drafters, at=parted)
         for i, (trace, read) in enumerate(both)
     ]
-    return Breakage(fault, ran[0], ran[1], parted)
+    known = () if not fault.head else known_texts(lab) if texts is None else texts
+    more = paired(lab, known, drafters=drafters, draft_length=draft_length)
+    return Breakage(fault, ran[0], ran[1], parted, more)
 
 
 def _fault(key: str) -> Break:
@@ -331,7 +339,8 @@ def _told(result: Breakage) -> str:
     rounds = f"{broken.tokens_per_round:.2f} tokens per round (healthy "
     rounds += f"{healthy.tokens_per_round:.2f})."
     read = f"{broken.evidence.read:,} positions computed (healthy {healthy.evidence.read:,})."
-    return f"{text} {law} {rounds} {read}"
+    more = f" {result.more.told}" if result.more else ""
+    return f"{text} {law} {rounds} {read}{more}"
 
 
 def _numbers(result: Breakage) -> Iterator[tuple[str, str, str]]:
@@ -342,6 +351,8 @@ def _numbers(result: Breakage) -> Iterator[tuple[str, str, str]]:
     laws = [f"{ran.evidence.law_gap:.3f}" for ran in (one, other)]
     yield row("law of a token: off by up to", *laws)
     yield row("tokens per round", *(f"{ran.tokens_per_round:.2f}" for ran in (one, other)))
+    if result.more:
+        yield row(result.more.title, *result.more.cells)
     yield row("new tokens", *(str(len(ran.trace.tokens)) for ran in (one, other)))
     costs = [cost(ran.trace) for ran in (one, other)]
     yield row("forwards of the target", *(str(c.target_forwards) for c in costs))

@@ -23,12 +23,13 @@ from labkit.drafters.draft_model import DraftModel
 from labkit.errors import BadInput
 from labkit.events import Finished
 from labkit.heads.eagle import head_config, random_head
-from labkit.lab import breaking, broken
+from labkit.lab import breaking, broken, faults
 from labkit.lab.breaking import BREAKS, CHECKS
 from labkit.lab.breaking_panel import BreakIt
 from labkit.lab.catching import counting
 from labkit.lab.load import LoadedModel
 from labkit.lab.session import Lab
+from labkit.metrics import acceptance
 from labkit.streaming import TextStream
 from labkit.target import Target
 from labkit.trace import Trace
@@ -158,6 +159,35 @@ def test_states_are_those_of_transformers(results: dict[str, breaking.Breakage])
     assert result.broken.evidence.states is not None
     assert result.broken.evidence.states > 0.01
     assert results["reset"].healthy.evidence.states is None
+
+
+def test_a_small_loss_is_counted_on_more_text_than_one_run() -> None:
+    """Both heads on the same texts: the counts are those of two runs of each, written for real."""
+    deep = make_lab(deep_model())
+    head = random_head(head_config(deep.model, 3), deep.model, seed=1)
+    prompts = [PROMPT, prompt_of(11)]
+    texts = [deep.record(ids, method="ar", max_new_tokens=NEW) for ids in prompts]
+    result = breaking.show(
+        deep, "wrong_layer", PROMPT, head=head, texts=texts, max_new_tokens=NEW, draft_length=3
+    )
+    more = result.more
+    assert more is not None
+    assert more.tokens == sum(len(text.tokens) for text in texts)
+    for key, counts in (("healthy", more.healthy), ("layers_early", more.broken)):
+        who = faults.drafter(deep, key, head=head)
+        real = [
+            deep.record(ids, drafter=who, draft_length=3, max_new_tokens=NEW) for ids in prompts
+        ]
+        assert counts == acceptance(*real)
+    assert more.told in result.sentence
+    assert any(row[0] == f"{more.tokens} tokens of recorded text" for row in result.table.rows)
+
+
+def test_where_no_text_is_known_the_run_stands_alone(
+    results: dict[str, breaking.Breakage],
+) -> None:
+    """The gallery has no text of a tiny model, and other faults ask for none."""
+    assert [key for key, result in results.items() if result.more] == []
 
 
 def test_a_chain_is_never_hurt_by_a_missing_tree_mask(lab: Lab) -> None:
