@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import torch
-
 from labkit.decode import Run
 from labkit.draft import Draft
 from labkit.drafters.base import Drafter
 from labkit.drafters.shapes import Shape
-from labkit.errors import OutOfMemory
 from labkit.events import Drafted, Prefilled
 from labkit.lab.courses import How, Seat, Step
+from labkit.lab.memory import safely
 from labkit.lab.session import Lab
 from labkit.lab.settings import Settings
 from labkit.sampling import Rng, Warp
@@ -190,21 +188,12 @@ class Desk:
         )
 
     def _safely(self, work: Callable[[], T]) -> T:
-        """``work()``. Where memory runs out, the caches are let go, and nothing holds on to them:
-        the error that a reader sees is raised outside of the one that pins their frames."""
-        try:
-            return work()
-        except torch.OutOfMemoryError as error:
-            told = str(error).splitlines()[0]
+        then = "; the text so far is kept and is read again in the next round"
+        return safely(work, "this round", let_go=self._let_go, then=then)
+
+    def _let_go(self) -> None:
         self._seats.clear()
         self._drafters.clear()
-        raise OutOfMemory(
-            "this round",
-            expected="memory for the draft and the caches",
-            got=told,
-            next_step="choose a smaller draft (K or tree), a shorter text or a smaller model; the "
-            "text so far is kept and is read again in the next round",
-        )
 
 
 def tokens_of(steps: Sequence[Step]) -> tuple[int, ...]:

@@ -291,9 +291,11 @@ def _place(model: nn.Module, device: torch.device) -> nn.Module:
     try:
         return model.requires_grad_(False).to(device)
     except torch.OutOfMemoryError as error:
-        raise OutOfMemory(
-            "model",
-            expected=f"room for its weights on {device}",
-            got=str(error).splitlines()[0],
-            next_step="choose a smaller model, or restart other kernels that use the device",
-        ) from error
+        told = str(error).splitlines()[0]
+    model.to("meta")  # whoever still holds it, a traceback for one, holds no weights
+    raise OutOfMemory(
+        "model",
+        expected=f"room for its weights on {device}",
+        got=told,
+        next_step="choose a smaller model, or restart other kernels that use the device",
+    )

@@ -23,6 +23,7 @@ from labkit.drafters.base import Drafter
 from labkit.drafters.nothing import Nothing
 from labkit.errors import LabError, require
 from labkit.events import AnyEvent, Committed, Finished, Prefilled
+from labkit.lab.memory import step_safely
 from labkit.lab.session import DRAFT_LENGTH, Lab
 from labkit.streaming import TextStream
 from labkit.target import Target
@@ -196,7 +197,7 @@ class Race:
         self.stop()
         self._take_over()
         self._runners, self._phase, self._why = self._line_up(), "preparing", ""
-        self._steps = self._turns()
+        self._steps = step_safely(self._turns(), "the race")
         return self._steps
 
     def _turns(self) -> Iterator[None]:

@@ -1,0 +1,55 @@
+"""Running out of memory: told in words, and what filled it let go.
+
+Owns: that error, and that nothing holds on to the caches afterwards. Does not know: what they are.
+Invariants: the error that a reader sees is raised outside of the one whose traceback pins the
+caches, so they are gone when the cell is; any other error passes unchanged.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+
+from labkit.errors import OutOfMemory
+
+T = TypeVar("T")
+
+
+def safely(work: Callable[[], T], what: str, *, let_go: Callable[[], None], then: str = "") -> T:
+    """``work()``; where memory runs out, `OutOfMemory` after ``let_go()``.
+
+    Args:
+        what: name of the work. then: what becomes of the text so far.
+    """
+    try:
+        return work()
+    except torch.OutOfMemoryError as error:
+        told = _first_line(error)
+    let_go()
+    raise _full(what, told, then=then)
+
+
+def step_safely(
+    steps: Iterator[T], what: str, *, let_go: Callable[[], None] = lambda: None
+) -> Iterator[T]:
+    """``steps``, one at a time, likewise."""
+    try:
+        yield from steps
+        return
+    except torch.OutOfMemoryError as error:
+        told = _first_line(error)
+    let_go()
+    raise _full(what, told)
+
+
+def _full(what: str, told: str, *, then: str = "") -> OutOfMemory:
+    return OutOfMemory(
+        what,
+        expected="memory for the draft and the caches",
+        got=told,
+        next_step="choose a smaller draft (K or tree), a shorter text or a smaller model" + then,
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
