@@ -112,7 +112,8 @@ class Panel:
 
     def _add(self, control: Any, *, width: str) -> Any:
         control.style.description_width = "initial"
-        control.layout = w.Layout(width=width, max_width="100%")
+        # its own layout: one that is replaced stays open
+        control.layout.width, control.layout.max_width = width, "100%"
         self._controls.append(control)
         return control
 

@@ -12,6 +12,7 @@ Importing this package loads neither torch nor plotly nor the widget packages.
     Stepper(trace)     all of it, step by step
     Note(words, part)  a passage beside it that points at a part
     WhatIf(machine)    the speed-up model with sliders; ask=Change(...) to predict first
+    RaceRecord         how a race between ways of decoding stands; `labkit.lab.race.Race` runs one
     share(trace)       a link that holds the run's file;  Opener()  a field that takes one
     charts             quantities: acceptance, speed, forward time, laws
 """
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from labkit.viz.opener import Opener
     from labkit.viz.picture import Picture
     from labkit.viz.predict import Change
+    from labkit.viz.race import RaceRecord
     from labkit.viz.sharing import share
     from labkit.viz.sliders import WhatIf
     from labkit.viz.stepper import Stepper
@@ -34,6 +36,7 @@ __all__ = [
     "Note",
     "Opener",
     "Picture",
+    "RaceRecord",
     "Stepper",
     "WhatIf",
     "attention_mask",
@@ -52,6 +55,7 @@ _HOMES = {
     "Opener": "opener",
     "share": "sharing",
     "Picture": "picture",
+    "RaceRecord": "race",
     "attention_mask": "views",
     "draft_tree": "views",
     "kv_slots": "views",

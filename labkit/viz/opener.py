@@ -19,6 +19,7 @@ from labkit import trace_file
 from labkit.errors import BadInput
 from labkit.trace import Trace
 from labkit.viz.assets import script, sheet
+from labkit.viz.turnover import take_over
 
 LARGEST = 4_000_000  # bytes that the browser sends; notebook servers take up to ten million
 
@@ -44,6 +45,7 @@ class Opener(anywidget.AnyWidget):
     def __init__(self) -> None:
         self._trace: Trace | None = None
         super().__init__()
+        take_over(self)
 
     @property
     def trace(self) -> Trace:

@@ -17,6 +17,7 @@ from labkit import viz
 from labkit.errors import BadInput
 from labkit.events import Committed, Verified
 from labkit.trace import Trace
+from labkit.viz import race
 from labkit.viz.board import WIDTHS, board
 from labkit.viz.picture import Picture
 from labkit.viz.sentences import round_sentence, state_sentence
@@ -330,6 +331,14 @@ def test_plain_decoding_can_be_measured_on_a_trace() -> None:
 def test_what_does_not_exist_is_refused_by_name(ask: Callable[[Trace], object]) -> None:
     with pytest.raises(BadInput, match=r"expected .* got .* Next: "):
         ask(viz_traces.chain())
+
+
+def test_every_name_that_is_promised_is_loaded_on_demand() -> None:
+    assert dir(viz) == sorted(viz.__all__)
+    assert all(getattr(viz, name) for name in viz.__all__)
+    assert viz.RaceRecord is race.RaceRecord
+    with pytest.raises(AttributeError, match="has no attribute 'Race'"):
+        _ = viz.Race  # it runs models; `labkit.lab.race`
 
 
 def test_details_on_demand() -> None:
