@@ -172,7 +172,7 @@ def _order(tenants: int) -> str:
 def _legend(width: int) -> tuple[list[Piece], int]:
     pieces: list[Piece] = []
     x = y = 0
-    entries: list[tuple[Status | None, str]] = [*_USES.values(), (None, "×2: second token here")]
+    entries: list[tuple[Status | None, str]] = [*_USES.values(), (None, "×2: second token")]
     for status, word in entries:
         room = 44 + round(len(word) * 7.2)
         if x and x + room > width:
