@@ -3,7 +3,7 @@
 Owns: initialisation from target layers, the loss, what is measured.
 Does not know: how long training lasts, clocks, where the finished weights go.
 Invariants: on a CPU, equal rows, recipe, seed and learning-rate shares give equal weights bit for
-bit, with or without ``save`` and ``load`` in between.
+bit, with or without saving and loading the state in between.
 
 The replies are the target's own greedy text, so cross-entropy on their tokens is distillation to
 the target's most likely token; no forward of the target is needed.
@@ -31,7 +31,7 @@ from labkit.training.data import (
     split,
 )
 from labkit.training.parallel import Ranks
-from labkit.training.state import Position, load_state, make_optimiser, save_state, update
+from labkit.training.state import TrainingState
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,7 @@ class DraftTrainer:
             layer.load_state_dict(source.layers[index].state_dict())
         self.model.model.norm.load_state_dict(source.norm.state_dict())
         self.trained = stored_parameters(self.model)
-        self._optimiser = make_optimiser(
-            self.trained, rate=recipe.learning_rate, decay=recipe.weight_decay, betas=(0.9, 0.98)
-        )
-        self.at = Position()
-        self._batches = self._epoch(0)
+        self.state = TrainingState(self.trained, recipe, betas=(0.9, 0.98), epoch=self._epoch)
 
     def _check_rows(self, found: int) -> None:
         if not self.rows.train or (self.recipe.held_out > 0 and not self.rows.held_out):
@@ -119,28 +115,18 @@ class DraftTrainer:
         size = self.recipe.batch_tokens
         return epoch_batches(self.rows.train, batch_tokens=size, seed=self.seed, epoch=number)
 
-    def epochs(self) -> float:
-        """Passes over the training rows, with the fraction."""
-        return self.at.epoch + self.at.batch / len(self._batches)
-
     def facts(self) -> dict[str, Any]:
         """What provenance says of this trainer alone."""
         return {}
 
     def step(self, share_done: float) -> None:
         """One update. ``share_done`` from 0 to 1 sets the learning rate on its cosine."""
-        at, recipe = self.at, self.recipe
-        batch = collate(self._batches[at.batch], device=self.device)
+        batch = collate(self.state.batch, device=self.device)
         loss = self._loss(batch)
         loss.backward()
-        warm = min(1.0, (at.step + 1) / recipe.warmup_steps)
-        rate = recipe.learning_rate * warm
-        clip = recipe.clip_norm
-        update(self._optimiser, self.trained, rate=rate, share_done=share_done, clip_norm=clip)
+        warm = min(1.0, (self.state.at.step + 1) / self.recipe.warmup_steps)
         tokens = batch.tokens.numel()
-        self.at = at.after(float(loss.detach()), tokens=tokens, batches=len(self._batches))
-        if self.at.epoch > at.epoch:
-            self._batches = self._epoch(self.at.epoch)
+        self.state.update(loss, warm=warm, share_done=share_done, tokens=tokens)
 
     def _loss(self, batch: Batch) -> Tensor:
         """Mean cross-entropy over reply tokens that the draft has a word for."""
@@ -172,12 +158,3 @@ class DraftTrainer:
     def save_weights(self, out: Path) -> None:
         """Finished weights, in the format of ``keep``."""
         self._keep(self, out)
-
-    def save(self, path: Path, *, origin: dict[str, Any]) -> None:
-        """Write weights, optimiser state and position to one file, whole or not at all."""
-        save_state(path, self.trained, self._optimiser, at=self.at, origin=origin)
-
-    def load(self, path: Path, *, origin: dict[str, Any]) -> None:
-        """Take up what ``save`` wrote; errors as in `load_state`."""
-        self.at = load_state(path, self.trained, self._optimiser, origin=origin)
-        self._batches = self._epoch(self.at.epoch)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from labkit.heads.eagle import EagleHead, head_config
 from labkit.training.data import Row
-from labkit.training.features import FINAL, FeatureBatch, Features
+from labkit.training.features import FINAL, FeatureBatch, Features, States
 from labkit.training.head_trainer import HeadRecipe, HeadTrainer
 from labkit.training.parallel import Ranks
 
@@ -114,7 +114,7 @@ def _pass_through(head: EagleHead, *, spread: float) -> None:
         last.weight.zero_()
 
 
-class UnitStates(Features):
+class UnitStates:
     """The states of ``features`` that a head fuses, each divided by its typical size.
 
     EAGLE-3 mixes raw states, and late ones are many times larger than early ones: a step of the
@@ -127,7 +127,7 @@ class UnitStates(Features):
     """
 
     def __init__(self, features: Features, rows: Sequence[Row]) -> None:
-        self.__dict__.update(features.__dict__)
+        self._features = features
         self.sizes = {
             name: float(
                 _typical([features.states(row, name) for row in rows]).log2().round().exp2()
@@ -139,7 +139,7 @@ class UnitStates(Features):
     def batch(
         self, rows: Sequence[Row], *, needs: Sequence[str], device: torch.device | str
     ) -> FeatureBatch:
-        found = super().batch(rows, needs=needs, device=device)
+        found = self._features.batch(rows, needs=needs, device=device)
         states = {name: s / self.sizes.get(name, 1.0) for name, s in found.states.items()}
         return replace(found, states=states)
 
@@ -178,7 +178,7 @@ class EagleTrainer(HeadTrainer):
         boundaries: Sequence[int] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        states = features
+        states: States = features
         if recipe.version == 3 and not recipe.fc_norm:
             unit = UnitStates(features, rows[:_SIZED_ROWS])
             states, keep = unit, partial(_keep_for_raw_states, unit, keep=keep)

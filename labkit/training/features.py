@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -65,6 +65,14 @@ class _Manifest:
     needs: tuple[str, ...]
     rows_done: int = 0
     format: str = FORMAT
+
+
+class States(Protocol):
+    """What training reads of states."""
+
+    def batch(
+        self, rows: Sequence[Row], *, needs: Sequence[str], device: torch.device | str
+    ) -> FeatureBatch: ...
 
 
 class Features:

@@ -4,8 +4,8 @@ Owns: the settings that all recipes share, the loss, what is measured.
 Does not know: which kind of head it is, its first weights, how long training lasts, clocks, formats
 of finished weights.
 Invariants: on a CPU, equal rows, states, recipe, seed and learning-rate shares give equal weights
-bit for bit, with or without ``save`` and ``load`` in between; only what requires a gradient is
-trained.
+bit for bit, with or without saving and loading the state in between; only what requires a gradient
+is trained.
 
     text       ... x_i x_i+1       The replies are the target's greedy text, so x_i+1 is also its
     p_i        target's law of     likeliest token after x_i; where the draft has no word for it,
@@ -27,9 +27,9 @@ from labkit.heads.eagle import HeadStep
 from labkit.heads.layers import FINAL
 from labkit.training.acceptance import Acceptance, replay_runs
 from labkit.training.data import Row, epoch_batches, frequent_ids, split
-from labkit.training.features import FeatureBatch, Features
+from labkit.training.features import FeatureBatch, States
 from labkit.training.parallel import Ranks, half_precision
-from labkit.training.state import Position, load_state, make_optimiser, save_state, update
+from labkit.training.state import TrainingState
 from labkit.training.unrolled import soft_cross_entropy, unroll
 
 
@@ -160,7 +160,7 @@ class HeadTrainer:
         self,
         target_model: Any,
         rows: tuple[Row, ...],
-        features: Features,
+        features: States,
         *,
         recipe: HeadRecipe,
         seed: int,
@@ -185,11 +185,7 @@ class HeadTrainer:
         self._draft_id[self.vocab_ids] = torch.arange(len(self.vocab_ids), device=self.device)
         self._needs = tuple(dict.fromkeys((*self.head.config.needs, FINAL)))
         self.trained = {n: p for n, p in self.head.named_parameters() if p.requires_grad}
-        self._optimiser = make_optimiser(
-            self.trained, rate=recipe.learning_rate, decay=recipe.weight_decay, betas=(0.9, 0.95)
-        )
-        self.at = Position()
-        self._batches = self._epoch(0)
+        self.state = TrainingState(self.trained, recipe, betas=(0.9, 0.95), epoch=self._epoch)
 
     def _check_rows(self, found: int) -> None:
         usable = [row for row in self.rows.train if len(row) >= 2 + self.recipe.depth]
@@ -217,10 +213,6 @@ class HeadTrainer:
         even = len(batches) - len(batches) % ranks.size or len(batches)
         return batches[ranks.rank : even : ranks.size] or batches[:1]
 
-    def epochs(self) -> float:
-        """Passes over the training rows, with the fraction."""
-        return self.at.epoch + self.at.batch / len(self._batches)
-
     def facts(self) -> dict[str, Any]:
         """What provenance says of this trainer alone."""
         vocabulary = {"size": len(self.vocab_ids), "coverage": round(self.coverage, 4)}
@@ -229,19 +221,15 @@ class HeadTrainer:
 
     def step(self, share_done: float) -> None:
         """One update. ``share_done`` from 0 to 1 sets the learning rate on its course."""
-        at, recipe, rows = self.at, self.recipe, self._batches[self.at.batch]
+        recipe, rows = self.recipe, self.state.batch
         batch = self._features.batch(rows, needs=self._needs, device=self.device)
         with half_precision(self.device):
             loss = self.loss(batch, depth=self._drafting.depth(share_done, recipe))
         loss.backward()
         self.ranks.average_gradients(self.trained.values())
-        rate = recipe.learning_rate * min(1.0, (share_done + 1e-3) / recipe.warmup)
-        clip = recipe.clip_norm
-        update(self._optimiser, self.trained, rate=rate, share_done=share_done, clip_norm=clip)
+        warm = min(1.0, (share_done + 1e-3) / recipe.warmup)
         tokens = self.ranks.size * sum(map(len, rows))
-        self.at = at.after(float(loss.detach()), tokens=tokens, batches=len(self._batches))
-        if self.at.epoch > at.epoch:
-            self._batches = self._epoch(self.at.epoch)
+        self.state.update(loss, warm=warm, share_done=share_done, tokens=tokens)
 
     def loss(self, batch: FeatureBatch, *, depth: int) -> Tensor:
         """In nats: the weighted mean over ``depth`` steps; both terms of an imitation."""
@@ -287,7 +275,7 @@ class HeadTrainer:
 
     def _noise(self, shape: torch.Size, *, width: float) -> Tensor:
         """Uniform around 0; a function of seed, step and process alone."""
-        name = f"{self.seed}/{self.at.step}/{self.ranks.rank}"
+        name = f"{self.seed}/{self.state.at.step}/{self.ranks.rank}"
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.rand(shape, generator=generator) - 0.5
@@ -335,12 +323,3 @@ class HeadTrainer:
     def save_weights(self, out: Path) -> None:
         """Finished weights, in the format of ``keep``."""
         self._keep(self.head, out)
-
-    def save(self, path: Path, *, origin: dict[str, Any]) -> None:
-        """Write weights, optimiser state and position to one file, whole or not at all."""
-        save_state(path, self.trained, self._optimiser, at=self.at, origin=origin)
-
-    def load(self, path: Path, *, origin: dict[str, Any]) -> None:
-        """Take up what ``save`` wrote; errors as in `load_state`."""
-        self.at = load_state(path, self.trained, self._optimiser, origin=origin)
-        self._batches = self._epoch(self.at.epoch)

@@ -26,7 +26,7 @@ from labkit.progress import Progress
 from labkit.training.acceptance import Acceptance
 from labkit.training.data import Split, may_be_made
 from labkit.training.parallel import Ranks
-from labkit.training.state import Position
+from labkit.training.state import Position, TrainingState
 
 RESUME = "resume.safetensors"
 PROVENANCE = "provenance.json"
@@ -40,7 +40,7 @@ by_depth and mean_accepted_length of each."""
 class Trainer(Protocol):
     """What the loop needs of a trainer."""
 
-    at: Position
+    state: TrainingState
     rows: Split
     device: torch.device
     ranks: Ranks
@@ -49,13 +49,7 @@ class Trainer(Protocol):
 
     def measure(self) -> Acceptance: ...
 
-    def epochs(self) -> float: ...
-
     def facts(self) -> dict[str, Any]: ...
-
-    def save(self, path: Path, *, origin: dict[str, Any]) -> None: ...
-
-    def load(self, path: Path, *, origin: dict[str, Any]) -> None: ...
 
     def save_weights(self, out: Path) -> None: ...
 
@@ -130,11 +124,11 @@ def run(
     """
     resume = plan.out / RESUME
     if resume.exists():
-        trainer.load(resume, origin=plan.origin)
+        trainer.state.load(resume, origin=plan.origin)
     elif trainer.ranks.first:
         plan.out.mkdir(parents=True, exist_ok=True)
         # from here on the folder can be told from anybody else's
-        trainer.save(resume, origin=plan.origin)
+        trainer.state.save(resume, origin=plan.origin)
     return _Run(trainer, plan, progress=progress, watch=watch, clock=clock).to_the_end()
 
 
@@ -150,7 +144,7 @@ class _Run:
     ) -> None:
         self._trainer, self._plan = trainer, plan
         self._progress, self._watch, self._clock = progress, watch, clock
-        self._offset = trainer.at.seconds - clock()
+        self._offset = trainer.state.at.seconds - clock()
         self._saved_at = self._seconds()
         self._doing = "training the draft model" if plan.kind == "draft" else "training the head"
         self._what = self._doing
@@ -180,7 +174,7 @@ class _Run:
     def _done(self) -> tuple[float, float]:
         plan = self._plan
         if plan.minutes is None:
-            return self._trainer.at.step, plan.steps or 1
+            return self._trainer.state.at.step, plan.steps or 1
         return self._seconds(), 60 * plan.minutes
 
     def _tell(self) -> None:
@@ -190,36 +184,36 @@ class _Run:
 
     def _checkpoint(self) -> None:
         """Measure, keep the weights if they are the best, and make the run resumable."""
-        trainer, out = self._trainer, self._plan.out
+        trainer, state, out = self._trainer, self._trainer.state, self._plan.out
         self._saved_at = self._seconds()
         if not trainer.ranks.first:
             return
         acceptance = trainer.measure()
         length = acceptance.mean_accepted_length
-        is_best = length >= trainer.at.best
-        at = replace(trainer.at, seconds=self._seconds(), best=max(length, trainer.at.best))
-        trainer.at = replace(at, curve=(*at.curve, _point(at, acceptance)))
+        is_best = length >= state.at.best
+        at = replace(state.at, seconds=self._seconds(), best=max(length, state.at.best))
+        state.at = replace(at, curve=(*at.curve, _point(at, acceptance)))
         if self._watch is not None:
-            self._watch(trainer.at.curve)
+            self._watch(state.at.curve)
         if is_best:
             trainer.save_weights(out)
             write_json(out / PROVENANCE, _provenance(trainer, self._plan, acceptance))
-        trainer.save(out / RESUME, origin=self._plan.origin)
+        state.save(out / RESUME, origin=self._plan.origin)
         self._saved_at = self._seconds()
         depths = " ".join(f"{share:.0%}" for share in acceptance.by_depth)
         self._what = (
-            f"{self._doing}: step {trainer.at.step}, loss {trainer.at.loss:.2f}, "
+            f"{self._doing}: step {state.at.step}, loss {state.at.loss:.2f}, "
             f"{length:.2f} tokens per round, by depth {depths}"
         )
 
     def _report(self) -> TrainReport:
-        at = self._trainer.at
+        at = self._trainer.state.at
         kept = json.loads((self._plan.out / PROVENANCE).read_text(encoding="utf-8"))["held_out"]
         return TrainReport(
             out=self._plan.out,
             steps=at.step,
             tokens=at.tokens,
-            epochs=self._trainer.epochs(),
+            epochs=self._trainer.state.epochs(),
             minutes=at.seconds / 60,
             loss=at.loss,
             acceptance=Acceptance(
@@ -243,7 +237,7 @@ def _point(at: Position, acceptance: Acceptance) -> dict[str, Any]:
 
 def _provenance(trainer: Trainer, plan: Plan, acceptance: Acceptance) -> dict[str, Any]:
     """How these weights came to be, for people and for a repetition."""
-    rows = trainer.rows
+    rows, at = trainer.rows, trainer.state.at
     return {
         "command": plan.command,
         "target": plan.target,
@@ -256,14 +250,14 @@ def _provenance(trainer: Trainer, plan: Plan, acceptance: Acceptance) -> dict[st
         },
         "seed": plan.origin["seed"],
         "recipe": plan.origin["recipe"],
-        "steps": trainer.at.step,
-        "tokens": trainer.at.tokens,
-        "epochs": round(trainer.epochs(), 3),
-        "minutes": round(trainer.at.seconds / 60, 2),
-        "training_loss": round(trainer.at.loss, 4),
+        "steps": at.step,
+        "tokens": at.tokens,
+        "epochs": round(trainer.state.epochs(), 3),
+        "minutes": round(at.seconds / 60, 2),
+        "training_loss": round(at.loss, 4),
         **trainer.facts(),
         "held_out": asdict(acceptance),
-        "curve": list(trainer.at.curve),
+        "curve": list(at.curve),
         "weights_sha256": hashlib.sha256((plan.out / TENSORS).read_bytes()).hexdigest(),
         "machine": f"{platform.machine()}, {device_label(trainer.device)}, "
         f"{torch.get_num_threads()} threads",

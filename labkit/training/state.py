@@ -1,6 +1,7 @@
-"""The file of an interrupted training: weights, optimiser state and position.
+"""The state of a training, and the file of an interrupted one: weights, optimiser, position.
 
-Owns: that file, and the position that it notes. Does not know: models, losses, clocks.
+Owns: that file, the position that it notes, and how an update moves both.
+Does not know: models, losses, clocks.
 Invariants: the file is written whole or not at all; what was loaded continues bit for bit; a file
 of a run with other settings is refused.
 """
@@ -11,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from labkit.errors import BadCheckpoint, BadInput
+from labkit.training.data import Row
 
 
 @dataclass(frozen=True)
@@ -62,26 +64,85 @@ def make_optimiser(
     return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=True)
 
 
-def update(
-    optimiser: torch.optim.Optimizer,
-    trained: Mapping[str, nn.Parameter],
-    *,
-    rate: float,
-    share_done: float,
-    clip_norm: float,
-) -> None:
-    """One step down the gradients that are there, which are then gone.
+class Pace(Protocol):
+    """What a recipe says of every update."""
+
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def clip_norm(self) -> float: ...
+
+
+class TrainingState:
+    """Weights, optimiser and position of one training, epoch after epoch.
 
     Args:
-        rate: its peak, after warming up.
-        share_done: of the training, 0 to 1: how far the rate has come down its cosine.
-        clip_norm: most that all gradients together may measure.
+        trained: what is updated, by name.
+        betas: of AdamW.
+        epoch: the batches of the epoch of that number.
+
+    Attributes:
+        at: the position. batches: of its epoch.
     """
-    for group in optimiser.param_groups:
-        group["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * share_done))
-    nn.utils.clip_grad_norm_(list(trained.values()), clip_norm)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
+
+    def __init__(
+        self,
+        trained: Mapping[str, nn.Parameter],
+        pace: Pace,
+        *,
+        betas: tuple[float, float],
+        epoch: Callable[[int], list[list[Row]]],
+    ) -> None:
+        self.trained, self._pace, self._epoch = trained, pace, epoch
+        self.optimiser = make_optimiser(
+            trained, rate=pace.learning_rate, decay=pace.weight_decay, betas=betas
+        )
+        self.at = Position()
+        self.batches = epoch(0)
+
+    @property
+    def batch(self) -> list[Row]:
+        """Whose turn it is."""
+        return self.batches[self.at.batch]
+
+    def epochs(self) -> float:
+        """Passes over the training rows, with the fraction."""
+        return self.at.epoch + self.at.batch / len(self.batches)
+
+    def update(self, loss: Tensor, *, warm: float, share_done: float, tokens: int) -> None:
+        """One step down the gradients of ``loss``, which are there and then gone.
+
+        Args:
+            warm: how far the learning rate has risen, 0 to 1.
+            share_done: of the training, 0 to 1: how far the rate has come down its cosine.
+            tokens: read for it.
+        """
+        pace, at = self._pace, self.at
+        rate = pace.learning_rate * warm
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * share_done))
+        nn.utils.clip_grad_norm_(list(self.trained.values()), pace.clip_norm)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.at = at.after(float(loss.detach()), tokens=tokens, batches=len(self.batches))
+        if self.at.epoch > at.epoch:
+            self.batches = self._epoch(self.at.epoch)
+
+    def save(self, path: Path, *, origin: Mapping[str, Any]) -> None:
+        """Write everything that training needs to go on, whole or not at all."""
+        save_state(path, self.trained, self.optimiser, at=self.at, origin=origin)
+
+    def load(self, path: Path, *, origin: Mapping[str, Any]) -> None:
+        """Take up what `save` wrote.
+
+        Raises:
+            BadInput: it was written by a run with another ``origin``.
+            BadCheckpoint: it cannot be read.
+        """
+        self.at = load_state(path, self.trained, self.optimiser, origin=origin)
+        self.batches = self._epoch(self.at.epoch)
 
 
 def save_state(

@@ -60,7 +60,7 @@ def test_first_guesses_are_right_as_often_as_training_says(target, data, states)
     trainer = a_trainer(target, data, states, "eagle3", draft_vocab_size=64, shallow=0.0)
     twenty = trainer.rows.train[:20]
     trainer.rows = replace(trainer.rows, train=twenty, held_out=twenty)
-    trainer._batches = trainer._epoch(0)
+    trainer.state.batches = trainer._epoch(0)
     untrained = trainer.measure()
     for step in range(70):
         trainer.step(step / 70)

@@ -140,16 +140,16 @@ def test_save_and_load_leave_no_trace_in_the_weights(tmp_path, language):
     first = trainer()
     for step in range(13):
         first.step(step / 30)
-    first.save(tmp_path / "s", origin=origin)
+    first.state.save(tmp_path / "s", origin=origin)
     second = trainer()
-    second.load(tmp_path / "s", origin=origin)
+    second.state.load(tmp_path / "s", origin=origin)
     without_moments = trainer()
-    without_moments.load(tmp_path / "s", origin=origin)
-    without_moments._optimiser.state.clear()
+    without_moments.state.load(tmp_path / "s", origin=origin)
+    without_moments.state.optimiser.state.clear()
     for step in range(13, 30):
         second.step(step / 30)
         without_moments.step(step / 30)
-    assert second.at == straight.at
+    assert second.state.at == straight.state.at
     assert_equal_tensors(second.trained, straight.trained)
     # control: a resumption that forgets the optimiser's state does not pass
     name = "model.norm.weight"
@@ -223,7 +223,7 @@ def test_provenance_says_how_to_repeat_it(tmp_path, language):
 def test_held_out_rows_are_never_trained_on(language):
     trainer = DraftTrainer(a_target(), rows_of(language), recipe=RECIPE, seed=0)
     assert len(trainer.rows.train) + len(trainer.rows.held_out) == 120
-    seen = {row for batch in trainer._batches for row in batch}
+    seen = {row for batch in trainer.state.batches for row in batch}
     assert seen == set(trainer.rows.train)
     held_prompts = {row.prompt for row in trainer.rows.held_out}
     assert held_prompts

@@ -239,7 +239,7 @@ def test_noise_is_uniform_and_follows_from_seed_and_step(target, data, states):
     assert torch.equal(drawn, trainer._noise(torch.Size((4, 128, 32)), width=0.2))
     assert drawn.abs().max() <= 0.1 * 512 / 128
     assert drawn.std().item() == pytest.approx(0.2 * 4 / 12**0.5, rel=0.02)
-    trainer.at = replace(trainer.at, step=1)
+    trainer.state.at = replace(trainer.state.at, step=1)
     assert not torch.equal(drawn, trainer._noise(torch.Size((4, 128, 32)), width=0.2))
 
 
@@ -290,7 +290,7 @@ def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(target, data, s
     before = trainer.measure()
     few = trainer.rows.train[:4]
     trainer.rows = replace(trainer.rows, train=few, held_out=few)
-    trainer._batches = trainer._epoch(0)
+    trainer.state.batches = trainer._epoch(0)
     for step in range(150):
         trainer.step(step / 150)
     after = trainer.measure()
@@ -355,22 +355,22 @@ def test_save_and_load_leave_no_trace_in_the_weights(target, data, states, tmp_p
         straight.step(step / 10)
     for step in range(4):
         first.step(step / 10)
-    first.save(tmp_path / "s", origin={"seed": 0})
-    second.load(tmp_path / "s", origin={"seed": 0})
+    first.state.save(tmp_path / "s", origin={"seed": 0})
+    second.state.load(tmp_path / "s", origin={"seed": 0})
     for step in range(4, 10):
         second.step(step / 10)
-    assert second.at == straight.at
+    assert second.state.at == straight.state.at
     for name, parameter in straight.trained.items():
         assert torch.equal(parameter, second.trained[name]), name
     # control: without the moments of the optimiser the weights differ
     without = trainer()
-    without.load(tmp_path / "s", origin={"seed": 0})
-    without._optimiser.state.clear()
+    without.state.load(tmp_path / "s", origin={"seed": 0})
+    without.state.optimiser.state.clear()
     for step in range(4, 10):
         without.step(step / 10)
     assert not torch.equal(without.trained["fc.weight"], straight.trained["fc.weight"])
     with pytest.raises(BadInput, match="seed 0 as before"):
-        trainer().load(tmp_path / "s", origin={"seed": 1})
+        trainer().state.load(tmp_path / "s", origin={"seed": 1})
 
 
 # --- the draft vocabulary and the files ---
@@ -475,13 +475,13 @@ def test_two_processes_train_one_head(target, data, states, tmp_path):
 
     alone = a_trainer(target, data, states, "eagle3")
     features = alone._features
-    even = len(alone._batches) - len(alone._batches) % 2
+    even = len(alone.state.batches) - len(alone.state.batches) % 2
     assert even >= 6
-    batches = list(alone._batches)
+    batches = list(alone.state.batches)
     plain = alone.loss
 
     def both(batch, *, depth):
-        step = alone.at.step
+        step = alone.state.at.step
         pair = [features.batch(b, needs=NEEDS, device="cpu") for b in batches[2 * step :][:2]]
         return sum(plain(b, depth=depth) for b in pair) / 2
 

@@ -141,7 +141,7 @@ def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(
     before = trainer.measure()
     few = trainer.rows.train[:3]
     trainer.rows = replace(trainer.rows, train=few, held_out=few)
-    trainer._batches = trainer._epoch(0)
+    trainer.state.batches = trainer._epoch(0)
     for step in range(150):
         trainer.step(step / 150)
     after = trainer.measure()

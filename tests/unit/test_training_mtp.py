@@ -176,7 +176,7 @@ def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(target, data, s
     trainer = a_trainer(target, data, states, draft_vocab_size=64, shallow=0.0)
     few = trainer.rows.train[:4]
     trainer.rows = replace(trainer.rows, train=few, held_out=few)
-    trainer._batches = trainer._epoch(0)
+    trainer.state.batches = trainer._epoch(0)
     before = trainer.measure()
     for step in range(120):
         trainer.step(step / 120)
@@ -213,11 +213,11 @@ def test_save_and_load_leave_no_trace_in_the_weights(target, data, states, tmp_p
         straight.step(step / 6)
     for step in range(3):
         first.step(step / 6)
-    first.save(tmp_path / "s", origin={"seed": 0})
-    second.load(tmp_path / "s", origin={"seed": 0})
+    first.state.save(tmp_path / "s", origin={"seed": 0})
+    second.state.load(tmp_path / "s", origin={"seed": 0})
     for step in range(3, 6):
         second.step(step / 6)
-    assert second.at == straight.at
+    assert second.state.at == straight.state.at
     for name, parameter in straight.trained.items():
         assert torch.equal(parameter, second.trained[name]), name
 
