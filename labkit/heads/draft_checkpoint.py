@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from labkit.errors import BadCheckpoint, BadInput, UnsupportedModel
+from labkit.heads.layers import plain_eps
 
 FORMAT = "labkit-draft"
 VERSION = 1
@@ -78,7 +79,8 @@ def draft_config(target_model: Any, *, layers: int) -> LlamaConfig:
     # where the target's files lay is nobody's business, and differs from machine to machine
     for private in ("_name_or_path", "_model_name_or_path"):
         settings.pop(private, None)
-    settings.update(num_hidden_layers=layers, tie_word_embeddings=False)
+    eps = plain_eps(settings["rms_norm_eps"])
+    settings.update(num_hidden_layers=layers, tie_word_embeddings=False, rms_norm_eps=eps)
     return LlamaConfig.from_dict(settings)
 
 

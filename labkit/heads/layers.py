@@ -8,6 +8,7 @@ Invariants: a cache grows at its end and truncates at will; only differences of 
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -93,10 +94,16 @@ def layer_shapes(target_model: Any) -> dict[str, Any]:
         "heads": heads,
         "kv_heads": getattr(text, "num_key_value_heads", heads),
         "head_dim": getattr(text, "head_dim", None) or text.hidden_size // heads,
-        "eps": getattr(text, "rms_norm_eps", 1e-6),
+        "eps": plain_eps(getattr(text, "rms_norm_eps", 1e-6)),
         "max_positions": text.max_position_embeddings,
         "rope": plain_rope(text),
     }
+
+
+def plain_eps(value: float) -> float:
+    """The number that a person wrote. GGUF files hold 32 bits, so that 1e-05 is read from them as
+    9.999999747378752e-06; in float32 both are the same."""
+    return float(str(np.float32(value)))
 
 
 def plain_rope(text: Any) -> dict[str, Any]:

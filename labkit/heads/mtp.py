@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from labkit.errors import BadInput, UnsupportedModel
 from labkit.heads.eagle import HeadStep
-from labkit.heads.layers import FINAL, KeyValues, refuse
+from labkit.heads.layers import FINAL, KeyValues, plain_eps, refuse
 
 LAST = "last"
 """The target's state before its final norm: the residual stream after all layers."""
@@ -177,7 +177,7 @@ def mtp_config(
         draft_vocab_size=draft_vocab_size or wide,
         target_layers=text.num_hidden_layers,
         modules=modules,
-        eps=getattr(text, "rms_norm_eps", 1e-6),
+        eps=plain_eps(getattr(text, "rms_norm_eps", 1e-6)),
     )
 
 

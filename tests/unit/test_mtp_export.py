@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +19,14 @@ from labkit.cli import app
 from labkit.heads.checkpoints import inspect_checkpoint, report_text
 from labkit.heads.checkpoints.mtp import build_mtp, has_mtp, read_mtp
 from labkit.heads.checkpoints.mtp_write import checkpoint_of_mtp, save_mtp
-from labkit.heads.layers import KeyValues
-from labkit.heads.mtp import ADAPTERS, GENERIC, LAST, MtpHead, random_mtp
+from labkit.heads.eagle import head_config
+from labkit.heads.layers import KeyValues, plain_eps
+from labkit.heads.medusa import medusa_config
+from labkit.heads.mtp import ADAPTERS, GENERIC, LAST, MtpHead, mtp_config, random_mtp
 from labkit.lab import load as loading
 from labkit.lab.heads import WEIGHTS
 
+NOISE = 9.999999747378752e-06
 WORDS = torch.tensor([1, 5, 6, 30])
 PLACE: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 
@@ -136,8 +140,23 @@ def test_names_decide_the_family_and_the_type_only_between_equal_names(tmp_path:
     assert "something are new to it" in found["something"].report.decided_by
 
 
-def test_a_report_shows_no_noise_of_32_bits() -> None:
-    """The target's file says 1e-05 in 32 bits, which Python reads as 9.999999747378752e-06."""
-    report = inspect_checkpoint(WEIGHTS / "smollm2-135m-eagle3")
-    assert report.shapes["eps"] != 1e-5
+def test_no_noise_of_32_bits_is_read_shown_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GGUF says 1e-05 in 32 bits, which Python reads as NOISE."""
+    assert torch.equal(torch.tensor(NOISE), torch.tensor(1e-5))
+    assert plain_eps(NOISE) == plain_eps(1e-5) == 1e-5 != NOISE
+    model = target("mimo")
+    monkeypatch.setattr(model.config, "rms_norm_eps", NOISE)
+    found = (head_config(model, 1), mtp_config(model), medusa_config(model, "meta", heads=2).block)
+    assert [config.eps for config in found if config] == [1e-5] * 3
+    for config in WEIGHTS.glob("*/config.json"):
+        assert json.loads(config.read_text()).get("rms_norm_eps", 1e-5) == 1e-5, config
+    shipped = WEIGHTS / "smollm2-135m-eagle3"
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(shipped / name, tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"rms_norm_eps": NOISE}))
+    report = inspect_checkpoint(tmp_path)
+    assert report.shapes["eps"] == 1e-5
     assert "eps 1e-05" in report_text(report)

@@ -50,6 +50,7 @@ from labkit.heads.checkpoints.read import (
 )
 from labkit.heads.checkpoints.records import InspectReport, StoredHead, TargetMark
 from labkit.heads.checkpoints.vocabulary import read_vocabulary
+from labkit.heads.layers import plain_eps
 from labkit.heads.mtp import (
     ADAPTERS,
     GENERIC,
@@ -259,7 +260,7 @@ def _read_ours(path: Path, target_model: Any) -> MtpCheckpoint:
             draft_vocab_size=settings["draft_vocab_size"],
             target_layers=settings["num_hidden_layers"],
             modules=settings["num_mtp_layers"],
-            eps=settings["rms_norm_eps"],
+            eps=plain_eps(settings["rms_norm_eps"]),
         )
         sizes = {name: getattr(config, name) for name in ("vocab_size", "draft_vocab_size")}
     except (KeyError, TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from labkit.heads.checkpoints.files import broken
 from labkit.heads.checkpoints.layouts import SWITCH_KEYS, Layout, section
+from labkit.heads.layers import plain_eps
 
 # transformers writes only what differs from its class; these are the values it leaves out
 _UNWRITTEN: Mapping[str, Mapping[str, Any]] = {
@@ -64,7 +65,7 @@ def read_shapes(
         "vocab_size": vocab_size,
         "draft_vocab_size": _draft_size(config, tensors) or vocab_size,
         "target_hidden_size": config.get("target_hidden_size") or hidden,
-        "eps": float(flat.get("rms_norm_eps", 1e-6)),
+        "eps": plain_eps(flat.get("rms_norm_eps", 1e-6)),
         "max_positions": number("max_position_embeddings"),
         "rope": read_rope(path, flat),
         "hidden_act": flat.get("hidden_act", "silu"),

@@ -14,7 +14,7 @@ def report_text(report: InspectReport) -> str:
         ("switched on", ", ".join(on) or "none"),
         ("layers", _layers(report)),
         ("vocabulary", _vocabulary(report)),
-        ("shapes", ", ".join(f"{k} {_short(v)}" for k, v in report.shapes.items() if k != "rope")),
+        ("shapes", ", ".join(f"{k} {v}" for k, v in report.shapes.items() if k != "rope")),
         ("rope", str(report.shapes.get("rope", "unknown"))),
         ("stored", f"{report.tensors} tensors ({stored}), {report.parameters} numbers, "
                    f"{report.bytes} bytes"),
@@ -27,11 +27,6 @@ def report_text(report: InspectReport) -> str:
     rows += [("REFUSED", what) for what in report.refused]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {what}" for name, what in rows)
-
-
-def _short(value: object) -> str:
-    """Without the digits that a width of 32 bits once added: 1e-05, not 9.999999747378752e-06."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _layers(report: InspectReport) -> str:
