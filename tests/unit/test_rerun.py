@@ -35,6 +35,26 @@ stepper = Stepper(trace)
 display(ask("00-text"), ribbon(trace), kv_slots(trace, round=1))
 stepper
 """
+TOOLS = """
+from labkit.gallery import gallery
+from labkit.lab import contest, live
+from labkit.lab.breaking_panel import BreakIt
+from labkit.lab.race import Race
+from labkit.viz import Opener, WhatIf
+bench = live.open(lab, "the other thing", method="ngram", max_new_tokens=8)
+game = contest.open(lab, "the other thing", against=("ngram", "draft"), max_new_tokens=8)
+race = Race(lab, "the other thing", ("ngram", "draft"), max_new_tokens=8)
+bench.run(2), game.guess(""), race.run()
+display(bench, game, race, BreakIt(lab, "the other thing"), WhatIf(gallery.machine), Opener())
+"""
+FULL = """
+import itertools, weakref, torch
+calls, cache = itertools.count(1), weakref.ref(lab.target._cache)
+def full(*_):
+    if next(calls) >= 4:  # the prompt, then round 3
+        raise torch.OutOfMemoryError("no room")
+hook = lab.model.register_forward_hook(full)
+"""
 OTHER_ERROR = "raise ValueError"  # an error's traceback holds its frames until the next error
 METHODS = ["ar", "ngram", "draft", "eagle1"]
 
@@ -87,6 +107,30 @@ def test_cells_that_run_twenty_times_leave_nothing_behind(notebook: Kernel) -> N
     for _ in range(20):
         once()
     assert held(notebook) == before
+
+
+def test_tools_that_are_shown_again_take_the_place_of_the_first(notebook: Kernel) -> None:
+    """P1: workbench, contest, race, switches and sliders, each with its own targets."""
+
+    def shown() -> dict[str, int]:
+        said = notebook.run(TOOLS, cell="tools")
+        assert not said.error, said
+        return held(notebook)
+
+    first = shown()
+    assert first["widgets"] > 40
+    assert [shown() for _ in range(3)] == [first] * 3
+
+
+def test_a_run_that_does_not_fit_leaves_nothing_behind(notebook: Kernel) -> None:
+    """P4: the kernel keeps the error with its traceback, and yet the cache is gone."""
+    expected = text_of(notebook, "draft")
+    notebook.run(FULL)
+    said = notebook.run(RECORD.format(method="draft"))
+    assert said.error == "OutOfMemory"
+    notebook.run("hook.remove()")
+    assert notebook.value("cache() is None")
+    assert text_of(notebook, "draft") == expected
 
 
 def test_what_piles_up_would_be_noticed(notebook: Kernel) -> None:
