@@ -15,16 +15,9 @@ from labkit.errors import LabError
 from labkit.lab.breaking import BREAKS, CHECKS, Breakage, catalogue, show
 from labkit.lab.cards import Card, interactive, plain
 from labkit.lab.session import Lab
+from labkit.viz.assets import desk
 from labkit.viz.loading import stepper_class
 
-# Radio labels are one fixed line by default.
-_STYLE = (
-    "<style>.labkit-break .widget-radio-box{margin:0!important;max-width:100%;"
-    "display:grid!important;grid-template-columns:repeat(auto-fill,minmax(17em,1fr));column-gap:1em;width:100%}"
-    ".labkit-break .widget-radio-box label{height:auto!important;white-space:normal!important;"
-    "line-height:1.5!important;margin:.15em 0!important;overflow:visible!important}"
-    ".labkit-break .widget-inline-hbox,.labkit-break .widget-radio{width:100%!important}</style>"
-)
 _RUN_ME = "Run this cell to switch the faults on and off."
 
 
@@ -98,9 +91,10 @@ class BreakIt:
             button.on_click(lambda _, name=name: self._step_through(name))
         self._tell_fault()
         bar = w.HBox([self._go, *self._play], layout=w.Layout(flex_flow="row wrap"))
-        self._parts = [w.HTML(_STYLE), self._text, self._switch, self._about, bar, self._said]
+        self._parts = [w.HTML(desk()), self._text, self._switch, self._about, bar, self._said]
         box = w.VBox([*self._parts, self._found])
-        box.add_class("labkit-break")
+        for name in ("labkit-desk", "labkit-columns"):
+            box.add_class(name)
         take_over(box)
         return box
 

@@ -17,19 +17,11 @@ import ipywidgets as w
 from labkit.errors import LabError
 from labkit.lab.cards import Card, rich
 from labkit.lab.tables import Table
+from labkit.viz.assets import desk
 from labkit.viz.turnover import take_over
 
 Action = Callable[[], object]
 """Does something; text that it returns is said, anything else is for `redraw` to show."""
-_STYLE = (
-    "<style>.labkit-desk .widget-html-content,.labkit-desk .jupyter-widget-html-content"
-    "{line-height:1.5;font-size:14px}.labkit-desk .widget-label,.labkit-desk .jupyter-button"
-    "{font-size:14px}.labkit-desk .labkit-narrow{display:none}"
-    "@media(max-width:700px){.labkit-desk .labkit-narrow{display:block}"
-    ".labkit-desk .labkit-wide{display:none}.labkit-desk table{font-size:13px}}"
-    ".labkit-desk table td,.labkit-desk table th{border-top:1px solid rgba(128,128,128,.35)}"
-    "</style>"
-)
 
 
 class Panel:
@@ -43,11 +35,11 @@ class Panel:
         self._redraw = redraw
         self._controls: list[Any] = []
         self._busy = False
-        self.message = w.HTML(_STYLE)
+        self.message = w.HTML(desk())
 
     def say(self, card: Card | None) -> None:
         """Show ``card``, or nothing."""
-        self.message.value = _STYLE + (card.html if card else "")
+        self.message.value = desk() + (card.html if card else "")
 
     def act(self, action: Action) -> None:
         """Do it, say how it went, and draw again. Ignored while another action is at work."""

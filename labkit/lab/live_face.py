@@ -92,7 +92,7 @@ class Face:
         p, settings = self.panel, self.bench.settings
         own = () if settings.method in AVAILABLE else (settings.method,)
         self.method = p.chooser("drafter", (*own, *AVAILABLE))
-        self.length = p.whole("K", most=12, width="15em")
+        self.length = p.whole("drafted tokens (K)", most=12, width="20em")
         self.heat = p.real("temperature", most=2.0, value=0.0)
         self.shape = p.chooser("shape", list(SHAPES), width="18em")
         self.method.observe(lambda _: self._change(method=self.method.value), "value")

@@ -16,14 +16,7 @@ from typing import Any
 from labkit.errors import one_of
 from labkit.lab.cards import Card, interactive, plain, rich
 from labkit.lab.wording import say, words
-
-# Radio labels are one fixed line by default; long choices have to wrap.
-_STYLE = (
-    "<style>.labkit-quiz .widget-radio-box label,.labkit-quiz .widget-radio-box .widget-label"
-    "{height:auto!important;white-space:normal!important;line-height:1.5!important;"
-    "margin:.15em 0!important;overflow:visible!important}"
-    ".labkit-quiz .widget-radio-box{margin:0!important;max-width:100%}</style>"
-)
+from labkit.viz.assets import desk
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +135,9 @@ def _box(question: Question) -> Any:
         reply.value = card.html
 
     button.on_click(check)
-    head = w.HTML(f"{_STYLE}<div style='line-height:1.5'><b>?</b> {rich(question.ask)}</div>")
+    head = w.HTML(f"{desk()}<div style='line-height:1.5'><b>?</b> {rich(question.ask)}</div>")
     box = w.VBox([head, radio, button, reply])
-    box.add_class("labkit-quiz")
+    for name in ("labkit-desk", "labkit-quiz"):
+        box.add_class(name)
     take_over(box)
     return box

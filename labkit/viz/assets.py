@@ -10,7 +10,7 @@ joining drops.
 import re
 from pathlib import Path
 
-from labkit.viz.theme import LOOKS, MONO, SANS, style_sheet
+from labkit.viz.theme import LOOKS, SANS, style_sheet
 
 _STATIC = Path(__file__).parent / "static"
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./shared\.js";\n', re.MULTILINE)
@@ -23,15 +23,23 @@ def script(name: str) -> str:
 
 def sheet(name: str) -> str:
     """The rules of ``name``.css, after those of the pictures and of all widgets."""
+    return "\n".join((style_sheet(), _named(), _read("shared.css"), _read(f"{name}.css")))
+
+
+def desk() -> str:
+    """A style element for boxes of plain ipywidgets, whose class is labkit-desk."""
+    return f"<style>{_named()}{_read('desk.css')}</style>"
+
+
+def _named() -> str:
+    """The colours and letters of controls, as variables."""
     named = {
         "accent": LOOKS["bonus"].colour,
         "mark": LOOKS["resampled"].colour,
         "sans": SANS,
-        "mono": MONO,
     }
     variables = ";".join(f"--lk-{key}:{value}" for key, value in named.items())
-    rules = (style_sheet(), f".labkit-widget{{{variables}}}")
-    return "\n".join((*rules, _read("shared.css"), _read(f"{name}.css")))
+    return f".labkit-widget,.labkit-desk{{{variables}}}"
 
 
 def _read(file: str) -> str:
