@@ -64,7 +64,8 @@ class View {
     this.sentence = make("p", "lr-sentence", { "aria-live": "polite" });
     this.lanes = this.course.lanes.map((lane) => new Lane(lane, this.course.goal));
     const note = make("p", "lr-note labkit-small", {}, this.course.note);
-    this.still = make("div", "lr-still");
+    // scrolls where the page is narrow, so the keyboard has to reach it
+    this.still = make("div", "lr-still", { role: "region", "aria-label": "The race on one time axis", tabindex: 0 });
     root.append(head, this.sentence, ...this.lanes.map((lane) => lane.node), this.still, note);
     el.append(root);
     this.root = root;
@@ -99,6 +100,7 @@ class View {
     if (this.shown !== this.model.get("still")) {
       this.shown = this.model.get("still");
       this.still.innerHTML = this.shown;
+      this.still.hidden = !this.shown;
     }
     this.draw(Infinity);
   }

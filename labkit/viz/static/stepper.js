@@ -9,7 +9,7 @@
 import { button, follow, make, press, say, toggle } from "./shared.js";
 
 const PLAY_EVERY_MS = 1100;
-const LARGEST = 1.15; // how much a picture may grow to fill the page
+const LARGEST = 1.3; // how much a picture may grow to fill the page
 const SVG = "http://www.w3.org/2000/svg";
 const LINK = "#labkit-"; // [the tree](#labkit-tree) in a markdown cell
 const KEYS = {
@@ -147,9 +147,9 @@ class View {
     this.detail = make("p", "labkit-detail", { "aria-live": "polite", tabindex: "0", role: "note" });
     this.passages = make("div", "labkit-passages");
     this.keys = make("p", "labkit-keys labkit-small");
-    const head = make("div", "labkit-head");
-    head.append(bar, this.sentence, this.detail);
-    root.append(make("div", "labkit-title", {}, this.film.label), head, this.stage, this.passages, this.keys);
+    this.head = make("div", "labkit-head");
+    this.head.append(bar, this.sentence, this.detail);
+    root.append(make("div", "labkit-title", {}, this.film.label), this.head, this.stage, this.passages, this.keys);
     el.append(root);
     this.root = root;
   }
@@ -368,6 +368,12 @@ class View {
     return group;
   }
 
+  /** Scroll a shape into sight: the head stays at the top and would lie over it. */
+  bring(shape) {
+    shape.style.scrollMarginTop = `${this.head.offsetHeight + 8}px`;
+    shape.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
   close() {
     this.pause();
     this.detach.abort();
@@ -414,7 +420,7 @@ class Values {
     else this.cursor.at += key === "ArrowDown" ? 1 : -1;
     this.node = undefined;
     this.redraw();
-    this.mark?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    if (this.mark) this.view.bring(this.mark);
   }
 
   /** The nearest shape around the pointer that says something. */
@@ -440,6 +446,7 @@ class Values {
     this.mark?.remove();
     this.mark = undefined;
     const all = this.cursor ? this.of(this.cursor.panel) : [];
+    detail.classList.toggle("labkit-hint", !all.length);
     if (!all.length) {
       say(detail, HINT);
       return;
