@@ -4,12 +4,14 @@ Owns: options, exit codes, what goes to stdout and to stderr.
 Does not know: how anything is computed; each command imports what it needs when it runs, so that
 ``labkit --help`` needs neither torch nor transformers.
 Invariants: with ``--json`` stdout holds one object and nothing else; a ``LabError`` is one message
-on stderr and exit code 2; any other exception keeps its traceback.
+on stderr and exit code 2, and so is a full disk; any other exception keeps its traceback.
 """
 
+import errno
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -19,7 +21,7 @@ from labkit.cli_heads import export, inspect
 from labkit.cli_options import AsJson, emit
 from labkit.cli_trace import trace
 from labkit.cli_train import selfgen, train
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 
 app = typer.Typer(
     name="labkit",
@@ -35,8 +37,25 @@ def main() -> None:
     try:
         app(prog_name="labkit")
     except LabError as error:
-        typer.echo(f"labkit: {error}", err=True)
-        sys.exit(2)
+        _refuse(error)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # Python writes what is left in stdout on its way out, which would fail once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _refuse(
+            BadInput(
+                error.filename or "output",
+                expected="a place with room for it",
+                got=error.strerror or "none",
+                next_step="make room there, or write elsewhere",
+            )
+        )
+
+
+def _refuse(error: LabError) -> NoReturn:
+    typer.echo(f"labkit: {error}", err=True)
+    sys.exit(2)
 
 
 def _show_version(wanted: bool) -> None:

@@ -44,6 +44,23 @@ def test_what_the_user_can_mend_is_one_message_and_exit_code_2(tmp_path: Path) -
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("asked", ["--help", "--version"])
+def test_a_full_disk_is_one_message_and_exit_code_2(asked: str, unbuffered: str) -> None:
+    """/dev/full is Linux's own stand-in for one."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "labkit", asked],
+            stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == (
+        "labkit: output: expected a place with room for it, got No space left on device. "
+        "Next: make room there, or write elsewhere.\n"
+    )
+
+
 CHATTER = """
 import time
 from types import SimpleNamespace
