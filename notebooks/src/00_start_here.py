@@ -99,17 +99,22 @@ ribbon(trace)
 # | Home, End | to the beginning, to the end |
 # | Space | play and pause |
 #
-# The buttons and the slider do the same. The panels show the text, the checks of the round, the model's memory (lesson 04), and the time, beside that of the target alone.
+# The buttons and the slider do the same. The passages below the pictures follow you: each outlines the part that it speaks of.
 
 # %% tags=["nbval-ignore-output"]
-from labkit.viz import Stepper
+from labkit.viz import Note, Stepper
 
-stepper = Stepper(trace, compare=plain)
-stepper
+notes = [
+    Note("The drafter has written its guesses. Nobody has judged them.", "ribbon", phase="draft"),
+    Note("One forward: the target reads them all at once.", "slots", phase="score"),
+    Note("One guess after the other is compared with it.", "inspector", phase="verify"),
+    Note("What stays joins the text, with one of the target's own.", "ribbon", phase="commit"),
+    Note("Rejected guesses leave its memory (lesson 04).", "slots", phase="forget"),
+]
+Stepper(trace, compare=plain, notes=notes)
 
 # %% [markdown]
-# Was it faster? Go to the end (**End**) and read the line under *Time*: it says so either way.
-# On some machines and some texts the drafter costs more than it saves. Why, and when, is the subject of lesson 01.
+# Words in this lesson can point, too. Move the mouse over them while the stepper is in sight: [the text](#labkit-ribbon), [the checks](#labkit-inspector), [the memory](#labkit-slots), [the time](#labkit-timeline).
 #
 # ## Exercise: read a round
 #
@@ -146,6 +151,20 @@ checks.read_round(trace, number=2, drafted=drafted, accepted=accepted, own=own)
 # ```
 #
 # </details>
+#
+# ## Was it faster?
+#
+# Fewer forwards, but the drafter takes time as well. So let them race: the target alone against the target with its drafter. Who wins on your machine?
+
+# %% tags=["nbval-ignore-output"]
+from labkit.lab.race import Race
+
+race = Race(lab, prompt, methods=("draft",), draft_length=4, max_new_tokens=40)
+race.run()
+race
+
+# %% [markdown]
+# On some machines and some texts the drafter costs more than it saves, and the race says so. Why, and when, is the subject of lesson 01.
 #
 # ## Summary
 #
