@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class Replayed:
     """How often drafts are right.
 
     Attributes:
@@ -26,7 +26,7 @@ class Acceptance:
     mean_accepted_length: float
 
 
-def replay_chains(hits: Sequence[Sequence[bool]], *, depth: int) -> Acceptance:
+def replay_chains(hits: Sequence[Sequence[bool]], *, depth: int) -> Replayed:
     """Pool rounds of ``depth`` drafts over texts.
 
     Args:
@@ -43,7 +43,7 @@ def replay_chains(hits: Sequence[Sequence[bool]], *, depth: int) -> Acceptance:
     return replay_runs(runs, depth=depth)
 
 
-def replay_runs(runs: Sequence[Sequence[int]], *, depth: int) -> Acceptance:
+def replay_runs(runs: Sequence[Sequence[int]], *, depth: int) -> Replayed:
     """The same from run lengths, for drafts whose guesses depend on where their chain began.
 
     Args:
@@ -62,7 +62,7 @@ def replay_runs(runs: Sequence[Sequence[int]], *, depth: int) -> Acceptance:
                 accepted[level] += level < run
             step = min(run + 1, len(text) - at)
             at, tokens, rounds = at + step, tokens + step, rounds + 1
-    return Acceptance(
+    return Replayed(
         first=sum(run > 0 for text in runs for run in text) / max(1, sum(map(len, runs))),
         by_depth=tuple(a / max(1, t) for a, t in zip(accepted, tried, strict=True)),
         mean_accepted_length=tokens / max(1, rounds),

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from labkit.errors import BadInput
 from labkit.heads.draft_checkpoint import build_draft, stored_parameters
-from labkit.training.acceptance import Acceptance, replay_chains
+from labkit.training.acceptance import Replayed, replay_chains
 from labkit.training.data import (
     IGNORED,
     Batch,
@@ -141,7 +141,7 @@ class DraftTrainer:
         return total / counted.sum().clamp(min=1)
 
     @torch.no_grad()
-    def measure(self) -> Acceptance:
+    def measure(self) -> Replayed:
         """Acceptance on the held-out rows; words outside the draft vocabulary count as wrong."""
         hits: list[list[bool]] = []
         vocab_ids = self.vocab_ids.to(self.device)

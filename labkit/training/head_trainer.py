@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from labkit.errors import BadInput, require
 from labkit.heads.eagle import HeadStep
 from labkit.heads.layers import FINAL
-from labkit.training.acceptance import Acceptance, replay_runs
+from labkit.training.acceptance import Replayed, replay_runs
 from labkit.training.data import Row, epoch_batches, frequent_ids, split
 from labkit.training.features import FeatureBatch, States
 from labkit.training.parallel import Ranks, half_precision
@@ -287,7 +287,7 @@ class HeadTrainer:
         return F.linear(final, self._target_rows).float().softmax(-1)
 
     @torch.no_grad()
-    def measure(self) -> Acceptance:
+    def measure(self) -> Replayed:
         """Acceptance of greedy chains on held-out rows."""
         chosen = sorted(self.rows.held_out, key=len)
         stride = max(1, len(chosen) // self.recipe.measured_rows)

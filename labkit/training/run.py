@@ -23,7 +23,7 @@ from labkit.devices import device_label
 from labkit.errors import BadInput, require
 from labkit.heads.draft_checkpoint import TENSORS, write_json
 from labkit.progress import Progress
-from labkit.training.acceptance import Acceptance
+from labkit.training.acceptance import Replayed
 from labkit.training.data import Split, may_be_made
 from labkit.training.parallel import Ranks
 from labkit.training.state import Position, TrainingState
@@ -47,7 +47,7 @@ class Trainer(Protocol):
 
     def step(self, share_done: float) -> None: ...
 
-    def measure(self) -> Acceptance: ...
+    def measure(self) -> Replayed: ...
 
     def facts(self) -> dict[str, Any]: ...
 
@@ -68,7 +68,7 @@ class TrainReport:
     epochs: float
     minutes: float
     loss: float
-    acceptance: Acceptance
+    acceptance: Replayed
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class _Run:
             epochs=self._trainer.state.epochs(),
             minutes=at.seconds / 60,
             loss=at.loss,
-            acceptance=Acceptance(
+            acceptance=Replayed(
                 first=kept["first"],
                 by_depth=tuple(kept["by_depth"]),
                 mean_accepted_length=kept["mean_accepted_length"],
@@ -224,7 +224,7 @@ class _Run:
         )
 
 
-def _point(at: Position, acceptance: Acceptance) -> dict[str, Any]:
+def _point(at: Position, acceptance: Replayed) -> dict[str, Any]:
     """One measurement on the way, for a curve."""
     return {
         "step": at.step,
@@ -235,7 +235,7 @@ def _point(at: Position, acceptance: Acceptance) -> dict[str, Any]:
     }
 
 
-def _provenance(trainer: Trainer, plan: Plan, acceptance: Acceptance) -> dict[str, Any]:
+def _provenance(trainer: Trainer, plan: Plan, acceptance: Replayed) -> dict[str, Any]:
     """How these weights came to be, for people and for a repetition."""
     rows, at = trainer.rows, trainer.state.at
     return {
