@@ -22,8 +22,9 @@ _RUN_ME = "Run this cell to work with it: draft, edit, verify, force, rewind, br
 
 
 def still(bench: "Workbench") -> str:
-    """The present round as a page without a kernel."""
-    drawn = "".join(picture.html for picture in bench.pictures())
+    """The present round as a page without a kernel. One sentence tells of it, the bench's own: to
+    the pictures a text in the making is a recording that was cut short."""
+    drawn = "".join(picture.drawing for picture in bench.pictures())
     return f"{drawn}<p>{rich(repr(bench))}</p><p><em>{_RUN_ME}</em></p>"
 
 
