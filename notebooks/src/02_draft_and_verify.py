@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 · Draft and verify
 #
-# **You step through a round on the real model, then write the accept rule yourself.**
+# **You draft for the real model, step through a round of it, then write the accept rule yourself.**
 #
 # {{badge}} · ⏱ 20 minutes · ●●○ medium · after lesson 01
 
@@ -16,8 +16,25 @@ from labkit.lab.session import open_lab
 lab = open_lab(dtype="float32")
 
 # %% [markdown]
+# ## You are the drafter
+#
+# Anybody may guess for a language model. One turn is played already: somebody typed seven words, and the target judged them. Now it is your turn: type the three or four words that you expect next, and press **Guess**.
+# The n-gram and the draft model guess at the very same places. (Who they are comes below.)
+
+# %%
+from labkit.lab import contest
+
+question = "What is the capital of France, and what is it known for?"
+game = contest.open(lab, question, against=("ngram", "draft"))
+game.guess("The capital of France is the city")
+game
+
+# %% [markdown]
+# Once you part from the target, the rest of your words is lost, however good it was. And whatever you type, the text stays the target's own. Try nonsense.
+#
 # ## One round, by hand
 #
+# What happened when you pressed the button?
 # The decode loop of the lab hands out one *event* after the other, and waits. `next(events)` is a single step.
 # A run begins with the prompt. Its last token is **pending**: it is text already, but the target has not read it yet.
 
@@ -44,11 +61,8 @@ print("guesses:", [lab.token_text(token) for token in drafted.tokens[1:]])
 # Five tokens in, five distributions out. The one behind `d` is a gift: if all four guesses stay, it yields a fifth token.
 
 # %% tags=["nbval-check-output"]
-scored = next(events)
+scored, verified = next(events), next(events)
 print(scored.forwards, "forward of the target,", len(scored.node_slots), "tokens in it")
-
-# %% tags=["nbval-check-output"]
-verified = next(events)
 for trial in verified.trials:
     token = lab.token_text(drafted.tokens[trial.node])
     print(f"{token!r:12}", "accepted" if trial.accepted else "rejected")
@@ -104,13 +118,19 @@ for r in sampled.rounds[:5]:
 # %% [markdown]
 # Find a guess with p < q that was accepted, and one that was rejected. Same rule, other u.
 #
-# The same as a picture, for the first round that ends with a rejection. The tinted zone reaches from 0 to min(1, p/q); a dot inside it is an accepted guess.
+# The same run in the stepper, at the end of its first round with a rejection. Step back with ← and watch the [tests](#labkit-inspector) one by one. A dot inside its [zone](#labkit-threshold) is an accepted guess.
 
-# %%
-from labkit.viz import ribbon
+# %% tags=["nbval-ignore-output"]
+from labkit.viz import Note, Stepper
 
-number = next(r.index for r in sampled.rounds if r.verified.resampled)
-ribbon(sampled, round=number)
+notes = [
+    Note("This zone reaches from 0 to min(1, p/q).", "threshold", phase="verify"),
+    Note("This dot is u. Inside the zone the guess stays.", "u", phase="verify"),
+    Note("Rejected: the target's own token is drawn from what p has over q.", "residual"),
+]
+stepper = Stepper(sampled, notes=notes)
+stepper.goto(round=next(r.index for r in sampled.rounds if r.verified.resampled))
+stepper
 
 # %% [markdown]
 # ## How a round ends
