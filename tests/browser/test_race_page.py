@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from axe import grave_violations
 from harness import open_widget
 from playwright.sync_api import Browser, Page, expect
 
@@ -123,6 +124,14 @@ def test_nothing_stays_after_closing(page: Page) -> None:
     page.evaluate("close()")
     assert page.evaluate("model.listening()") == 0
     assert page.locator(".labkit-race").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_serious_is_found_in_a_race(browser: Browser, scheme: Any) -> None:
+    for size in (WIDE["viewport"], {"width": 390, "height": 800}):
+        page = open_race(browser, record(), viewport=size, color_scheme=scheme)
+        assert grave_violations(page, ".labkit-race") == []
+        page.context.close()
 
 
 def test_it_fits_a_phone_and_moves_less_when_asked(browser: Browser) -> None:

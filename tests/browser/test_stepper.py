@@ -434,6 +434,25 @@ def test_every_panel_has_a_key_and_its_numbers_are_told(page: Page, key: str) ->
     assert seen == [t for i, t in enumerate(titles) if i == 0 or t != titles[i - 1]]
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_the_keys_point_at_is_never_under_the_head(browser: Browser, width: int) -> None:
+    """The head stays at the top while the page scrolls, also when one walks up again."""
+    stepper = viz.Stepper(viz_traces.dynamic(), compare=0.04, step=4)
+    page = open_stepper(browser, stepper, viewport={"width": width, "height": 800})
+    page.locator(".labkit-stepper").focus()
+    places = (
+        "['.labkit-head', '.lk-cursor'].map((place) => {"
+        "const box = document.querySelector(place).getBoundingClientRect();"
+        "return [box.top, box.bottom]; })"
+    )
+    for key in "stkrm":
+        page.keyboard.press(key)
+        (_, foot), (top, bottom) = page.evaluate(places)
+        assert foot <= top + 0.5, key
+        assert bottom <= 800.5, key
+    page.context.close()
+
+
 def test_the_accept_test_is_told_number_by_number(page: Page) -> None:
     page.evaluate("model.set('step', 5)")
     told = page.locator('[data-panel="inspector"] title').all_text_contents()

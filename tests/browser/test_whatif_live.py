@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe import grave_violations
 from fakes_machine import MACHINE
 from harness import PATIENCE, open_widget
 from playwright.sync_api import Browser, Page, expect
@@ -139,6 +140,27 @@ def test_no_page_scrolls_sideways(browser: Browser, width: int) -> None:
     page = open_page(browser, viz.WhatIf(MACHINE), viewport={"width": width, "height": 800})
     across = page.evaluate("document.documentElement.scrollWidth")
     assert across == width
+    page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_serious_is_found_in_a_what_if(browser: Browser, scheme: Any) -> None:
+    widget = viz.WhatIf(MACHINE, ask=viz.Change("draft_length", 2, 8))
+    page = open_page(browser, widget, color_scheme=scheme)
+    assert grave_violations(page, ".labkit-whatif") == []
+    page.get_by_role("button", name="It falls").click()
+    assert grave_violations(page, ".labkit-whatif") == []
+    page.context.close()
+
+
+def test_labels_keep_their_lines_while_a_slider_moves(browser: Browser) -> None:
+    page = open_page(browser, viz.WhatIf(MACHINE), viewport={"width": 1280, "height": 900})
+    tall = "document.querySelector('.labkit-whatif-controls').clientHeight"
+    before = page.evaluate(tall)
+    page.get_by_label("Batch").focus()
+    page.keyboard.press("End")
+    assert page.evaluate("model.get('batch')") == BATCHES[-1]
+    assert page.evaluate(tall) == before
     page.context.close()
 
 
