@@ -19,6 +19,7 @@ from helpers import (
 
 from labkit import toy
 from labkit.cache import SlotCache
+from labkit.drafters.ngram import NGram
 from labkit.target import Target
 from labkit.tree import DraftTree
 
@@ -167,26 +168,30 @@ def test_scrambled_slots_trees_and_reuse_match_a_plain_forward(
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-@pytest.mark.parametrize("pads", [1, 4])
+@pytest.mark.parametrize("pads", [0, 1, 4])
 def test_a_prompt_without_padding_equals_a_padded_one_with_the_right_positions(
     family: str, pads: int, device: torch.device
 ) -> None:
     """The lab never pads: ids go in as they are, at positions 0, 1, 2, ... A padded batch row
-    whose positions are derived from its mask gives the same logits, one whose positions are not
-    does not."""
+    whose positions are derived from its mask gives the same logits and the same text, one whose
+    positions are not does not."""
     model, prompt = tiny(family, device=device), prompt_of(5)
     target = Target(model)
     target.prefill(prompt)
     with target.speculation():
         ours = target.score(DraftTree.chain(prompt[-1:])).logits[0]
-    padded = torch.tensor([[0] * pads + list(prompt)], device=device)
-    mask = torch.tensor([[0] * pads + [1] * len(prompt)], device=device)
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    with torch.inference_mode():
-        right = model(input_ids=padded, attention_mask=mask, position_ids=positions).logits[0, -1]
-        wrong = model(input_ids=padded, attention_mask=mask, position_ids=positions + pads).logits[
-            0, -1
-        ]
+    text = run(target, NGram(), prompt, max_new_tokens=20).tokens
+
+    @torch.inference_mode()
+    def padded(*written: int, shift: int = 0) -> torch.Tensor:
+        ids = torch.tensor([[0] * pads + [*prompt, *written]], device=device)
+        mask = torch.ones_like(ids)
+        mask[:, :pads] = 0
+        positions = (mask.cumsum(-1) - 1).clamp(min=0) + shift
+        return model(input_ids=ids, attention_mask=mask, position_ids=positions).logits[0, -1]
+
+    assert text == tuple(int(padded(*text[:i]).argmax()) for i in range(20))
+    right, wrong = padded(), padded(shift=4)
     assert torch.allclose(ours, right, atol=1e-4)
     if family == "gpt2":  # Llama's rotary positions are relative: a shift of all changes nothing
         assert not torch.allclose(ours, wrong, atol=1e-4)
