@@ -23,7 +23,7 @@ _RULES = (
 
 def still(game: "Contest") -> str:
     """Where the contest stands, as a page without a kernel."""
-    drawn = ribbon(game.trace, lines=4).html
+    drawn = ribbon(game.trace, lines=4).drawing  # its caption tells of a whole run
     return f"{drawn}{game.score.html}<p>{rich(repr(game))}</p><p><em>{_RUN_ME}</em></p>"
 
 

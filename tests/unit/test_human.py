@@ -1,5 +1,6 @@
 """A person who drafts: words as tokens in their place, honest verdicts, the same for everybody."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -244,5 +245,6 @@ def test_what_a_page_without_a_kernel_shows(lab: Lab) -> None:
     shown = game._repr_mimebundle_()
     assert "Run this cell to play" in shown["text/html"]
     assert "<svg" in shown["text/html"]
+    assert "cut short" not in re.sub("<svg.*?</svg>", "", shown["text/html"], flags=re.DOTALL)
     assert shown["text/plain"] == repr(game)
     assert "object at" not in repr(game)
