@@ -285,16 +285,14 @@ class Race:
 
     @property
     def view(self) -> Any:
-        """The widget, made once; None where anywidget is missing."""
-        made = race_view_class()
-        if self._view is None and made is not None:
+        """The widget, made once; a picture where anywidget is missing."""
+        if self._view is None:
             note = NOTE.format(warm=self._warm_up)
-            self._view = made(self.record, note=note, wish=self._wish)
+            self._view = race_view_class()(self.record, note=note, wish=self._wish)
         return self._view
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        shown = self.view if self.view is not None else self.record
-        return shown._repr_mimebundle_(**kwargs)
+        return self.view._repr_mimebundle_(**kwargs)
 
     def __repr__(self) -> str:
         return self.record.sentence

@@ -14,7 +14,7 @@ from typing import Any
 from labkit import trace_file
 from labkit.machine import MOST, Machine
 from labkit.viz.assets import script, sheet
-from labkit.viz.picture import Picture
+from labkit.viz.picture import Picture, stands_still
 from labkit.viz.predict import Change, Prediction
 from labkit.viz.theme import style_sheet
 from labkit.viz.whatif import (
@@ -202,10 +202,7 @@ class StillWhatIf:
         return self._desk.page(path, {**vars(self.setting), "answered": self.answered})
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        note = (
-            f"This picture stands still because the package {self.missing!r} is not installed. "
-            f"Next: pip install {self.missing}, restart the kernel and run this cell again."
-        )
+        note = stands_still(self.missing)
         shown = self._desk.html(self.answer, note=note, answered=self.answered)
         return {"text/html": shown, "text/plain": repr(self)}
 

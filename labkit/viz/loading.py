@@ -32,9 +32,11 @@ def whatif_class() -> Any:
 
 
 def race_view_class() -> Any:
-    """`RaceView`, or None: without it a race is a picture of how it ended."""
+    """`RaceView` likewise, else a `StillRace`."""
     try:
         from labkit.viz.race_view import RaceView
-    except ImportError:
-        return None
+    except ImportError as error:
+        from labkit.viz.race import StillRace
+
+        return partial(StillRace, missing=(error.name or "anywidget").partition(".")[0])
     return RaceView

@@ -51,3 +51,11 @@ class Picture:
 
     def __repr__(self) -> str:
         return self.sentence
+
+
+def stands_still(missing: str) -> str:
+    """What is said below a picture in a widget's place. missing: the pip package it needs."""
+    return (
+        f"This picture stands still because the package {missing!r} is not installed. "
+        f"Next: pip install {missing}, restart the kernel and run this cell again."
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.viz.charts import rounded_up
-from labkit.viz.picture import Picture
+from labkit.viz.picture import Picture, stands_still
 from labkit.viz.sentences import counted, duration
 from labkit.viz.svg import Piece, Scene, box, line, number, text, tip
 
@@ -144,6 +144,28 @@ class RaceRecord:
 
     def __repr__(self) -> str:
         return self.sentence
+
+
+class StillRace:
+    """`labkit.viz.race_view.RaceView` where no widget can be shown: how the race stands.
+
+    Args: as for `RaceView`; missing: the pip package without which there is no widget.
+    """
+
+    def __init__(self, record: RaceRecord, *, missing: str = "anywidget", **_: Any) -> None:
+        self.record, self.missing = record, missing
+
+    def show(self, record: RaceRecord) -> None:
+        """Show how the race stands, or how it ended, when it is displayed next."""
+        self.record = record
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        bundle = self.record._repr_mimebundle_()
+        note = html.escape(f"{stands_still(self.missing)} race.run() races without it.")
+        return {**bundle, "text/html": f"{bundle['text/html']}<p><em>{note}</em></p>"}
+
+    def __repr__(self) -> str:
+        return self.record.sentence
 
 
 def _values(record: RaceRecord, lane: Lane) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from labkit.trace import Trace
 from labkit.viz.notes import Note
-from labkit.viz.picture import Picture
+from labkit.viz.picture import Picture, stands_still
 from labkit.viz.states import State
 from labkit.viz.tale import Tale, check_grain
 
@@ -70,10 +70,7 @@ class StillStepper:
         self.step = self._tale.step_of_round(round)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        note = (
-            f"This picture stands still because the package {self.missing!r} is not installed. "
-            f"Next: pip install {self.missing}, restart the kernel and run this cell again."
-        )
+        note = stands_still(self.missing)
         return self._tale.still(self.step, note=note)._repr_mimebundle_()
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ hand: a forward of the target takes 1 second, a draft takes what the test says.
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -272,6 +273,27 @@ def test_every_view_stores_a_picture_and_a_sentence(lab: Lab, clock: Clock) -> N
     assert data["text/plain"] == repr(race) == race.record.sentence
     assert "plain decoding is done" in data["text/html"]
     assert "Run this cell" in data["text/html"]
+    race.view.close()
+
+
+def test_without_anywidget_a_picture_names_what_is_missing(
+    lab: Lab, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O1: and the race runs all the same."""
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "labkit.viz.race_view", raising=False)
+    race = make(lab, clock)
+    assert "Not started" in race._repr_mimebundle_()["text/plain"]
+    race.run()
+    shown = race._repr_mimebundle_()
+    assert "pip install anywidget" in shown["text/html"]
+    assert "plain decoding is done" in shown["text/html"]
+    assert shown["text/plain"] == repr(race) == race.record.sentence
+
+
+def test_with_anywidget_nothing_is_said_to_be_missing(lab: Lab, clock: Clock) -> None:
+    race = make(lab, clock)
+    assert "pip install" not in race._repr_mimebundle_()[0]["text/html"]
     race.view.close()
 
 
