@@ -55,7 +55,7 @@ my_guess = None  # for example 8
 from labkit.lab.measure import forward_seconds
 from labkit.viz import charts
 
-seconds = forward_seconds(lab, (1, 2, 4, 8, 16))
+seconds = forward_seconds(lab, (1, 2, 4, 8, 16, 32))
 charts.forward_time({n: 1000 * s for n, s in seconds.items()})
 
 # %% tags=["nbval-ignore-output"]
@@ -161,13 +161,27 @@ print(verdict(speedup(alpha=0.8, draft_length=4, cost_ratio=0.1)))
 print(verdict(speedup(alpha=0.3, draft_length=4, cost_ratio=0.3)))
 
 # %% [markdown]
-# Acceptance alone does not decide: the cost of drafting and of checking count as much. Here is the picture with *v* as measured above, for a drafter that costs a tenth of the target.
+# Acceptance alone does not decide: the cost of drafting and of checking count as much.
+#
+# ## What if
+#
+# Here is the formula with *v* as you measured it above, and one point that needs no formula: a run with the draft model of lesson 00, timed beside plain decoding.
+#
+# First answer, then move the sliders. Can you find a setting that is twice as fast? One where no number of guesses pays?
 
 # %% tags=["nbval-ignore-output"]
-v = {n - 1: s / seconds[1] for n, s in seconds.items() if n > 1}
-charts.speedup_curve([1, 3, 7], cost_ratio=0.1, verify_ratios=v)
+from labkit.machine import machine_of
+from labkit.viz import Change, WhatIf
+
+prompt, settings = "Why is the sky blue?", {"eos": None, "max_new_tokens": 32}
+plain = lab.record(prompt, method="ar", **settings)
+run = lab.record(prompt, method="draft", draft_length=4, **settings)
+here = machine_of({"draft": [run]}, plain=[plain], forward=seconds, about="your machine")
+WhatIf(here, ask=Change("draft_length", 2, 12))
 
 # %% [markdown]
+# Under *Acceptance*, choose "as measured: draft". Then α is no longer a guess, and the curve should pass near the measured point.
+#
 # ## Summary
 #
 # - Decoding is **sequential**: a token must be known before the next one can be computed.
