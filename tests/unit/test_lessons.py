@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "notebooks" / "src").glob("[0-9]*.py"))
 STEMS = [path.stem for path in SOURCES]
 CHECKED = "nbval-check-output"
+CHANGES = re.compile(r"\r|%\||it/s|\b\d+(\.\d+)? ?(ms|s|seconds?)\b")  # progress bars and times
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -142,6 +143,7 @@ class TestStored:
                 assert output.get("name") != "stderr"
                 if CHECKED in tags(cell):
                     assert output.output_type == "stream"
+                    assert not CHANGES.search(output.text), cell.source
 
 
 CHECK = re.compile(r"^checks\.\w+\(.*\)$", re.MULTILINE)
