@@ -41,7 +41,8 @@ def pages(notebook: nbformat.NotebookNode) -> list[str]:
 
 
 def missing(page: Page, notebook: nbformat.NotebookNode) -> Iterator[str]:
-    """What a reader of the page would miss."""
+    """What a reader of the page would miss, who opens what is folded away."""
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => fold.open = true)")
     said = page.locator("body").inner_text()
     if found := WIDGET_FAILS.search(said):
         yield found.group()
