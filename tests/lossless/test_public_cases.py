@@ -71,7 +71,7 @@ def certain(tokens: Sequence[int]) -> Scripted:
     return Scripted(script)
 
 
-# A1: greedy output with a draft model differs from plain greedy output.
+# Greedy output with a draft model differs from plain greedy output.
 
 
 @LENGTHS
@@ -85,7 +85,7 @@ def test_greedy_text_does_not_depend_on_the_decoder(decoder: str, length: int) -
         assert trace.tokens == expected, draft_length
 
 
-# A3: one checkpoint as target and as draft.
+# One checkpoint as target and as draft.
 
 
 def test_a_model_that_drafts_for_itself_is_never_wrong() -> None:
@@ -96,7 +96,7 @@ def test_a_model_that_drafts_for_itself_is_never_wrong() -> None:
     assert [len(r.committed.tokens) for r in trace.rounds] == [5] * 4
 
 
-# B1: a draft that takes its argmax is judged as if it had been drawn.
+# A draft that takes its argmax is judged as if it had been drawn.
 
 
 def first_token(drafter: Drafter, **options: Any) -> Callable[[Rng], tuple[int, bool]]:
@@ -134,7 +134,7 @@ def test_an_argmax_draft_with_the_q_of_a_drawn_one_would_be_noticed() -> None:
     assert of_token(law, 0) == pytest.approx(0.75, abs=1e-12)
 
 
-# B2: the accepted prefix is counted from the accept flags.
+# The accepted prefix is counted from the accept flags.
 
 
 class Flags(Rng):
@@ -179,7 +179,7 @@ def test_what_follows_a_rejection_is_not_accepted(
     assert first.tokens == committed
 
 
-# B3: is a draft probability of 1 right for certain candidates of a tree?
+# Is a draft probability of 1 right for certain candidates of a tree?
 
 
 def test_certain_candidates_in_order_leave_the_targets_law_and_are_labelled() -> None:
@@ -192,7 +192,7 @@ def test_certain_candidates_in_order_leave_the_targets_law_and_are_labelled() ->
     assert trace.rounds[0].drafted.q == (None, 1.0, 1.0)
 
 
-# B4: a seed fixes the text; at temperature 0 it changes nothing.
+# A seed fixes the text; at temperature 0 it changes nothing.
 
 
 def untimed(trace: Trace) -> list[dict[str, Any]]:
@@ -220,7 +220,7 @@ def test_seeds_change_the_text_unless_it_is_greedy() -> None:
     assert len(cold) == 1
 
 
-# C1: a penalty has no effect under speculation.
+# A penalty has no effect under speculation.
 
 
 def test_a_penalty_acts_at_every_drafted_position() -> None:
@@ -244,7 +244,7 @@ def test_a_penalty_acts_at_every_drafted_position() -> None:
     assert run(where, Scripted(script), (1, 2, 3), **options).tokens == (5,) * 8
 
 
-# C2: an option is dropped without a word.
+# An option is dropped without a word.
 
 
 def test_temperature_is_obeyed() -> None:
@@ -265,7 +265,7 @@ def test_an_option_that_is_not_supported_is_refused_by_name(name: str) -> None:
         DecodeConfig(**{name: 1})
 
 
-# D1: an end token inside an accepted block.
+# An end token inside an accepted block.
 
 
 def test_an_accepted_end_token_ends_text_and_stream() -> None:
@@ -283,7 +283,7 @@ def test_an_accepted_end_token_ends_text_and_stream() -> None:
     assert trace.finished.reason == "eos"
 
 
-# D2: more tokens than were asked for.
+# More tokens than were asked for.
 
 
 def test_no_token_more_than_was_asked_for() -> None:
@@ -294,7 +294,7 @@ def test_no_token_more_than_was_asked_for() -> None:
         assert trace.tokens == whole[:count]
 
 
-# D4: drafting past the context limit.
+# Drafting past the context limit.
 
 
 def test_the_context_limit_shortens_the_draft_and_ends_the_text() -> None:
@@ -305,7 +305,7 @@ def test_the_context_limit_shortens_the_draft_and_ends_the_text() -> None:
     assert [r.drafted.limit for r in trace.rounds] == [3]  # not 5
 
 
-# E1: the edges of rolling a cache back.
+# The edges of rolling a cache back.
 
 
 def test_rolling_back_to_nothing_leaves_nothing() -> None:
@@ -319,7 +319,7 @@ def test_rolling_back_to_nothing_leaves_nothing() -> None:
     assert (where.length, where.slots_used) == (0, 0)
 
 
-# E2: a sliding window is reached while drafts are rolled back.
+# A sliding window is reached while drafts are rolled back.
 
 ON_WINDOWS: dict[str, Callable[[Any], Drafter]] = {
     "ngram": lambda model: NGram(),
@@ -358,7 +358,7 @@ def test_a_mask_that_ignores_the_window_would_be_noticed(family: str, decoder: s
     assert not past_the_window(family, decoder, window=1_000)[1]
 
 
-# E3: caches that are wrong or slow on long prompts.
+# Caches that are wrong or slow on long prompts.
 
 
 @LENGTHS

@@ -201,7 +201,7 @@ def test_greedy_text_of_a_hybrid_target() -> None:
 
 
 def test_pre_and_post_norm_states_are_fed_as_they_are() -> None:
-    """I3: the tensor that enters the first module is the target's, bit for bit."""
+    """The tensor that enters the first module is the target's, bit for bit."""
     model = target("mimo")
     found = states(model, TOKENS)
     fed = {}

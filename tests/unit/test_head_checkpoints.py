@@ -250,7 +250,7 @@ def test_one_tensor_under_two_names_is_refused(tmp_path: Path) -> None:
         read_checkpoint(folder(tmp_path, change=twice))
 
 
-# --------------------------------------------------------------------- I1, I2: layer ids
+# --------------------------------------------------------------------- layer ids
 
 
 def put_ids(ids: list[int] | None, place: str = "") -> Change:
@@ -588,7 +588,7 @@ def test_shapes_that_do_not_fit_the_config_are_refused(tmp_path: Path) -> None:
         load(path)
 
 
-# ------------------------------------------------------------------- H3, H4: vocabulary
+# ------------------------------------------------------------------- vocabulary
 
 
 def test_offsets_are_offsets(tmp_path: Path) -> None:
@@ -681,7 +681,7 @@ def test_maps_that_do_not_fit_are_refused(change: Any, message: str, tmp_path: P
         read_checkpoint(folder(tmp_path, change=lambda c, t: change(t)))
 
 
-# ---------------------------------------------------------------- J1, J2: what is loaded
+# ---------------------------------------------------------------- what is loaded
 
 
 def test_own_rows_stay_own_and_borrowed_ones_are_the_target_s(tmp_path: Path) -> None:

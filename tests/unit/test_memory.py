@@ -1,4 +1,4 @@
-"""Memory that runs out in the middle of a run (P4: a traceback that holds the tensors).
+"""Memory that runs out in the middle of a run (a traceback that holds the tensors).
 
 The error says what helps, the caches are gone although the error is kept, and the next run is as
 if nothing had been.

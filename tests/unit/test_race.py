@@ -279,7 +279,7 @@ def test_every_view_stores_a_picture_and_a_sentence(lab: Lab, clock: Clock) -> N
 def test_without_anywidget_a_picture_names_what_is_missing(
     lab: Lab, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O1: and the race runs all the same."""
+    """And the race runs all the same."""
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "labkit.viz.race_view", raising=False)
     race = make(lab, clock)
