@@ -126,6 +126,17 @@ def test_nothing_stays_after_closing(page: Page) -> None:
     assert page.locator(".labkit-race").count() == 0
 
 
+def test_a_room_sees_the_whole_race(browser: Browser) -> None:
+    page = open_race(browser, record("running", rounds=1), viewport={"width": 1920, "height": 1080})
+    page.get_by_role("button", name="Larger").click()
+    expect(page.locator(".lr-lane").first).to_be_visible()
+    become(page, record())
+    expect(page.locator(".lr-lane").first).to_be_hidden()
+    foot = "document.querySelector('.labkit-race').getBoundingClientRect().bottom"
+    assert page.evaluate(foot) <= 1080
+    page.context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_is_found_in_a_race(browser: Browser, scheme: Any) -> None:
     for size in (WIDE["viewport"], {"width": 390, "height": 800}):

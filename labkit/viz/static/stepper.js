@@ -362,9 +362,11 @@ class View {
     const foot = (Math.max(...boxes.map((b) => b.bottom)) - origin.top) / scale + 4;
     const group = this.over.appendChild(document.createElementNS(SVG, "g"));
     group.setAttribute("class", className);
+    // a panel has its heading in the left corner
+    const x = right - left > 60 ? right - 11 : Math.max(11, left);
+    const y = Math.max(11, top);
     group.innerHTML = `<rect x="${left}" y="${top}" width="${right - left}" height="${foot - top}" rx="5"/>`
-      + (sign ? `<circle cx="${Math.max(11, left)}" cy="${Math.max(11, top)}" r="10"/>`
-        + `<text x="${Math.max(11, left)}" y="${Math.max(11, top) + 5}">${sign}</text>` : "");
+      + (sign ? `<circle cx="${x}" cy="${y}" r="10"/><text x="${x}" y="${y + 5}">${sign}</text>` : "");
     return group;
   }
 
