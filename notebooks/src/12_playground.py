@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 12 · Playground
 #
-# **You take the wheel: edit drafts, be the drafter, write a drafter, break the rules, and keep what you find.**
+# **You take the wheel: edit drafts, be the drafter, write a drafter, race, break the rules, and keep what you find.**
 #
 # {{badge}} · ⏱ 30 minutes for one tour · ●○○ open · after lesson 02
 
@@ -60,6 +60,20 @@ game.guess("The sea is salty because")
 game
 
 # %% [markdown]
+# ## The race
+#
+# Plain decoding and two other methods write the same text. Which is first, and will one of them be *slower* than plain decoding? Bet before you look, then press **Start** for a race of your own. Any method of the lab may run: `"ngram"`, `"draft"`, `"eagle1"`, `"eagle2"`, `"eagle3"`, `"eagle31"`, `"mtp"`, `"medusa"`.
+
+# %% tags=["nbval-ignore-output"]
+from labkit.lab.race import Race
+
+race = Race(lab, prompt, ("draft", "eagle31"), max_new_tokens=32)
+race.run()
+race
+
+# %% [markdown]
+# Now give both more rope, with `draft_length=8` as a further argument. More guesses, fewer rounds, and yet?
+#
 # ## Write a drafter
 
 # %%
@@ -128,24 +142,32 @@ BreakIt(lab, prompt)
 # %% [markdown]
 # ## What if
 #
-# The speed-up model, with the points that were measured on the machine of the recordings below. Move acceptance, drafted tokens, the price of a draft step, and the batch.
+# The speed-up model, with the points that were measured on the machine of the recordings below. Answer first; then move acceptance, drafted tokens, the price of a draft step, and the batch.
 
 # %%
 from labkit.gallery import gallery
-from labkit.viz import WhatIf
+from labkit.viz import Change, WhatIf
 
-WhatIf(gallery.machine)
+WhatIf(gallery.machine, ask=Change("draft_length", 3, 8))
 
 # %% [markdown]
 # ## Keep it, show it
 #
-# A run is a file: `trace.save("my-run.json.gz")`, and `Trace.load` opens it again, elsewhere too. These come with the lab. They need no model, not even torch:
+# A run is a file: `trace.save("my-run.json.gz")`, and `Trace.load` opens it again, elsewhere too. These come with the lab. They need no model, not even torch; `gallery.play("code-eagle2")` is the short way to what follows:
 
 # %% tags=["nbval-ignore-output"]
 gallery
 
 # %%
-gallery.play("code-eagle2")
+from labkit.viz import Note, Stepper
+
+notes = [
+    Note("A draft of three guesses: a tree, as sure as the numbers beside them say.", "tree"),
+    Note("What was rejected is forgotten, and its slots are free.", "slots", phase="forget"),
+    Note("Two lanes: this run, and plain decoding of the same tokens.", "timeline"),
+]
+name = "code-eagle2"
+Stepper(gallery.open(name), compare=gallery.plain(name), title=name, notes=notes)
 
 # %% [markdown]
 # ## Summary
