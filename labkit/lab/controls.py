@@ -90,14 +90,17 @@ class Panel:
         """A menu."""
         return self._add(w.Dropdown(description=label, options=options), width=width)
 
-    def whole(self, label: str, *, most: int, value: int = 0, width: str = "17em") -> Any:
-        """A slider over whole numbers from 0."""
-        made = w.IntSlider(value, 0, most, description=label, continuous_update=False)
+    def whole(self, label: str, *, most: int, value: int = 0, width: str = "8em") -> Any:
+        """A field for a whole number from 0, with arrows. Not a slider: those of ipywidgets have
+        no name that a screen reader could say."""
+        made = w.BoundedIntText(
+            value=value, min=0, max=most, description=label, continuous_update=False
+        )
         return self._add(made, width=width)
 
-    def real(self, label: str, *, most: float, value: float, width: str = "17em") -> Any:
-        """A slider from 0 in steps of 0.1."""
-        made = w.FloatSlider(
+    def real(self, label: str, *, most: float, value: float, width: str = "11em") -> Any:
+        """A field for a number from 0, with arrows for steps of 0.1."""
+        made = w.BoundedFloatText(
             value=value, min=0.0, max=most, step=0.1, description=label, continuous_update=False
         )
         return self._add(made, width=width)

@@ -1,7 +1,7 @@
 """The workbench as buttons, and as a page without a kernel.
 
 Owns: the controls and what is shown after each. Does not know: how anything is decoded.
-Invariants: after every action the picture is that of the present round; moving a slider decodes
+Invariants: after every action the picture is that of the present round; changing a setting decodes
 nothing.
 """
 
@@ -93,7 +93,7 @@ class Face:
         p, settings = self.panel, self.bench.settings
         own = () if settings.method in AVAILABLE else (settings.method,)
         self.method = p.chooser("drafter", (*own, *AVAILABLE))
-        self.length = p.whole("drafted tokens (K)", most=12, width="20em")
+        self.length = p.whole("drafted tokens (K)", most=12, width="13em")
         self.heat = p.real("temperature", most=2.0, value=0.0)
         self.shape = p.chooser("shape", list(SHAPES), width="18em")
         self.method.observe(lambda _: self._change(method=self.method.value), "value")

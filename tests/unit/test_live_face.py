@@ -108,6 +108,7 @@ def test_mistakes_become_sentences_and_controls_come_back() -> None:
 
 
 def test_a_fake_out_of_memory_by_clicking() -> None:
+    """P4."""
     bench = opened()
     press(bench, "5 rounds")
     cache = weakref.ref(bench._desk._seats[()].target._cache)
@@ -138,6 +139,7 @@ def test_an_interrupt_by_clicking() -> None:
 
 
 def test_showing_a_cell_again_does_not_pile_up_handlers() -> None:
+    """P1."""
     bench = opened()
     for _ in range(3):
         bench._repr_mimebundle_()
@@ -151,6 +153,7 @@ def test_showing_a_cell_again_does_not_pile_up_handlers() -> None:
 
 
 def test_dragging_a_slider_decodes_nothing() -> None:
+    """P2."""
     bench = opened()
     press(bench, "Whole round")
     calls = []
@@ -167,7 +170,20 @@ def test_dragging_a_slider_decodes_nothing() -> None:
     assert not face_of(bench).heat.continuous_update
 
 
+def test_a_slider_that_decodes_would_be_noticed() -> None:
+    """Negative control of the test above."""
+    bench = opened()
+    calls: list[int] = []
+    handle = MODEL.register_forward_hook(lambda *_: calls.append(1))
+    face_of(bench).heat.observe(lambda _: bench.step(), "value")
+    for tenth in range(1, 6):
+        face_of(bench).heat.value = tenth / 10
+    handle.remove()
+    assert len(calls) >= 5
+
+
 def test_a_second_click_while_at_work_is_ignored() -> None:
+    """P2: and every control is disabled meanwhile."""
     bench = opened()
     face = face_of(bench)
     seen = []
@@ -213,5 +229,6 @@ def test_the_slots_are_in_view_where_they_were_asked_for() -> None:
 
 
 def test_only_widgets_that_every_front_end_has() -> None:
-    plain = {"VBox", "HBox", "HTML", "Button", "Text", "Dropdown", "IntSlider", "FloatSlider"}
+    plain = {"VBox", "HBox", "HTML", "Button", "Text", "Dropdown"}
+    plain |= {"BoundedIntText", "BoundedFloatText"}
     assert {type(w).__name__ for w in all_of(opened().widget)} <= plain
