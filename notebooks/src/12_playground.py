@@ -167,7 +167,9 @@ notes = [
     Note("Two lanes: this run, and plain decoding of the same tokens.", "timeline"),
 ]
 name = "code-eagle2"
-Stepper(gallery.open(name), compare=gallery.plain(name), title=name, notes=notes)
+shown = Stepper(gallery.open(name), compare=gallery.plain(name), title=name, notes=notes)
+shown.goto(round=5)
+shown
 
 # %% [markdown]
 # ## Summary
