@@ -107,6 +107,25 @@ for name, rule in rules.items():
 # %% [markdown]
 # Two of the three faults are **invisible** to every greedy test. That is why the tests of this lab enumerate laws.
 #
+# ## Would you notice?
+#
+# Three tokens make a small world. The panel below runs SmolLM2, healthy and with a fault. With `top_k=5` both models keep their five likeliest tokens, few enough to enumerate: so the check called *law* takes the p and q of the first rounds of *this* run, and adds up every course of events.
+#
+# Predict before you look: the accept test with p and q swapped. Will the text read badly? Will more be accepted, or less? Which of the checks will notice?
+
+# %% tags=["nbval-ignore-output"]
+from labkit.lab.breaking_panel import BreakIt
+
+question = "Why do leaves change colour in autumn?"
+panel = BreakIt(lab, question, only=("swapped", "from_p"), max_new_tokens=24)
+panel.run("swapped")
+panel
+
+# %% [markdown]
+# It looks like progress: nearly every guess passes. But what passes is what the *drafter* likes, and the target hardly has a say. Slots, positions and the target's own probabilities are right, and the words sound like words. Only the enumerated law tells. In the healthy run it is p, with real numbers too.
+#
+# Now run *Resample from p*. Predict first: does acceptance tell you anything this time?
+#
 # ## The distribution must be the one that was used
 #
 # One more trap, and the verifier is not even at fault. A drafter takes its *likeliest* token, but hands over its whole distribution q as if it had drawn from it. This slip has been made in a widely used library.
@@ -123,31 +142,6 @@ print("likeliest:", [round(x, 3) for x in law])
 # %% [markdown]
 # A deterministic guess must be judged as what it is: drawn with chance 1. Then min(1, p/q) = p, and the residual is p without that token. (This is what the lab does for n-grams.)
 #
-# ## The model's own numbers
-#
-# Three tokens make a small world. So take p and q from a round of SmolLM2 and its draft model. With `top_k=5` each keeps its five likeliest tokens, few enough to enumerate.
-
-# %%
-from labkit.lab.laws import real_pair
-
-sampled = lab.record(
-    "Why do leaves change colour in autumn?",
-    method="draft",
-    max_new_tokens=8,
-    temperature=1.0,
-    top_k=5,
-    seed=4,
-    detail="full",
-)
-pair = real_pair(sampled, number=1)
-names = [lab.token_text(token) for token in pair.tokens]
-real = {"target p": pair.p, "drafter q": pair.q, "round": first_token(verify, p=pair.p, q=pair.q)}
-charts.law_comparison(real, tokens=names)
-
-# %% tags=["nbval-check-output"]
-print("largest difference below 10⁻¹²:", largest_gap(real["round"], pair.p) < 1e-12)
-
-# %% [markdown]
 # ## Exercise: one of four is guilty
 #
 # ●●○ · 8 minutes
@@ -240,9 +234,9 @@ from labkit.lab.compare import first_difference
 prompt = "How does a bicycle stay upright while it is moving?"
 for width in (1, 16):
     bench = Lab(narrow, width=width)
-    runs = [bench.record(prompt, method=m, max_new_tokens=48) for m in ("ar", "draft")]
+    runs = [bench.record(prompt, method=m, max_new_tokens=28) for m in ("ar", "draft")]
     found = first_difference(bench.target, runs[0].prompt, runs[0].tokens, runs[1].tokens)
-    print(f"width {width:2}:", found or "the same 48 tokens")
+    print(f"width {width:2}:", found or "the same 28 tokens")
     if found and found.left and found.right:
         print(
             "         ", repr(lab.token_text(found.left)), "or", repr(lab.token_text(found.right))
