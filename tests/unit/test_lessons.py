@@ -146,6 +146,13 @@ class TestStored:
                     assert not CHANGES.search(output.text), cell.source
 
 
+def test_what_differs_from_run_to_run_would_be_noticed():
+    for told in ("  3%|#   | 3/90", "90/90 [00:01, 55.1it/s]", "half\rdone", "0.8 s", "37 ms each"):
+        assert CHANGES.search(told), told
+    for told in ("4 drafted, 2 accepted", "KV 4 slots", "0.65× (slower)", "3 steps"):
+        assert not CHANGES.search(told), told
+
+
 CHECK = re.compile(r"^checks\.\w+\(.*\)$", re.MULTILINE)
 
 
