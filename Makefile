@@ -32,6 +32,7 @@ HEADLESS ?=
 LAB_ARGS ?=
 PYTEST_ARGS ?=
 CELL_TIMEOUT ?= 180
+KERNEL_TIMEOUT ?= 120
 WORKERS ?= 2
 CHROMIUM ?=
 export CHROMIUM
@@ -79,7 +80,8 @@ test: lessons $(ALL_READY)
 	@$(PY) -m labkit pull
 	$(OFFLINE) $(PYTEST) --dist loadscope $(PYTEST_ARGS)
 	$(OFFLINE) $(PYTEST) --dist loadfile --nbval-lax --nbval-current-env \
-		--nbval-cell-timeout=$(CELL_TIMEOUT) $(PYTEST_ARGS) $(NOTEBOOKS)
+		--nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-kernel-startup-timeout=$(KERNEL_TIMEOUT) \
+		$(PYTEST_ARGS) $(NOTEBOOKS)
 
 # Without this, a folder name that changed would pass as "every lesson runs".
 lessons:
@@ -91,7 +93,8 @@ browser: $(BROWSER_READY)
 	@$(PY) tests/browser/chromium.py
 	$(OFFLINE) $(PYTEST) --dist worksteal $(PYTEST_ARGS) tests/browser
 
-# What runs in a notebook's kernel and can be told without a real model. torch is the same as ever.
+# What runs in a notebook's kernel and can be told without a real model, and whatever depends on
+# how transformers calls its caches. torch is the same as ever.
 FLOOR_TESTS := $(wildcard tests/unit/test_viz_*.py tests/unit/test_quiz.py tests/unit/test_checks.py \
 	tests/unit/test_show.py tests/unit/test_watch.py tests/unit/test_compare.py \
 	tests/unit/test_session.py tests/unit/test_rehearse.py tests/unit/test_readings.py \

@@ -138,6 +138,8 @@ def test_nothing_is_fetched_once_the_model_is_here() -> None:
     runs = [line for line in steps if "pytest" in line]
     assert len(runs) == 2
     assert "--nbval-lax" in runs[1]
+    for limit in ("--nbval-cell-timeout=180", "--nbval-kernel-startup-timeout=120"):
+        assert limit in runs[1]  # their own defaults are too short for a busy machine
     browser = [s for s in make("-n", "browser", "ENV=active").stdout.splitlines() if "pytest" in s]
     for line in (*runs, *browser):
         assert line.startswith("HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 ")

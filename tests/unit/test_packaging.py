@@ -11,6 +11,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -71,10 +72,10 @@ def test_conda_and_pip_name_the_same_packages_in_the_same_ranges() -> None:
         assert spec == requirement.specifier, name
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def pins(name: str = "constraints.txt") -> dict[str, str]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     exact = [line.split("==") for line in lines if line and not line.startswith("#")]
-    assert all(len(parts) == 2 for parts in exact), "constraints.txt pins exact versions only"
+    assert all(len(parts) == 2 for parts in exact), f"{name} pins exact versions only"
     return {canonicalize_name(name): version for name, version in exact}
 
 
@@ -88,6 +89,22 @@ def test_constraints_pin_every_requirement_inside_its_range() -> None:
 def test_the_tests_run_on_the_pinned_versions_of_what_computes() -> None:
     assert pins()["torch"] == "2.13.0"
     assert pins()["transformers"] == "5.24.0"
+
+
+@pytest.mark.parametrize("name", ["transformers", "ipywidgets", "anywidget"])
+def test_the_floor_is_the_lowest_version_that_is_allowed(name: str) -> None:
+    """`make floor` and `make test` together show the whole range that pip may choose from."""
+    lowest = Version(pins("constraints-floor.txt")[name])
+    asked = [s.version for s in requirements()[name].specifier if s.operator == ">="]
+    assert [lowest] == [Version(version) for version in asked]
+
+
+def test_the_floor_runs_what_depends_on_transformers() -> None:
+    done = subprocess.run(
+        ["make", "-n", "floor"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in ("lossless/test_public_cases", "parity/test_families", "unit/test_cache"):
+        assert f"tests/{name}.py" in done.stdout
 
 
 @pytest.mark.parametrize("name", sorted(COLAB))
