@@ -110,7 +110,7 @@ def test_cells_that_run_twenty_times_leave_nothing_behind(notebook: Kernel) -> N
 
 
 def test_tools_that_are_shown_again_take_the_place_of_the_first(notebook: Kernel) -> None:
-    """P1: workbench, contest, race, switches and sliders, each with its own targets."""
+    """Workbench, contest, race, switches and sliders, each with its own targets."""
 
     def shown() -> dict[str, int]:
         said = notebook.run(TOOLS, cell="tools")
@@ -123,7 +123,7 @@ def test_tools_that_are_shown_again_take_the_place_of_the_first(notebook: Kernel
 
 
 def test_a_run_that_does_not_fit_leaves_nothing_behind(notebook: Kernel) -> None:
-    """P4: the kernel keeps the error with its traceback, and yet the cache is gone."""
+    """The kernel keeps the error with its traceback, and yet the cache is gone."""
     expected = text_of(notebook, "draft")
     notebook.run(FULL)
     said = notebook.run(RECORD.format(method="draft"))
@@ -165,6 +165,7 @@ def test_cells_out_of_order_end_where_cells_in_order_do(notebook: Kernel) -> Non
 def test_a_model_that_is_loaded_again_takes_the_place_of_the_first(
     notebook: Kernel, gguf: Path
 ) -> None:
+    """P3."""
     load = LOAD.format(gguf=str(gguf))
     folder = str(gguf.parent / "head")
 
@@ -179,3 +180,14 @@ def test_a_model_that_is_loaded_again_takes_the_place_of_the_first(
 
     first = load_and_use()
     assert [load_and_use() for _ in range(3)] == [first] * 3
+
+
+def test_a_model_that_is_kept_would_be_noticed(notebook: Kernel, gguf: Path) -> None:
+    """Negative control of the test above (P3)."""
+    before = held(notebook)
+    notebook.run("kept = lab")
+    assert not notebook.run(LOAD.format(gguf=str(gguf))).error
+    after = held(notebook)
+    notebook.run("del kept")
+    assert after["modules"] > before["modules"]
+    assert after["bytes"] > 1.3 * before["bytes"]
