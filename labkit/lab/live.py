@@ -12,8 +12,9 @@
     bench.compare("main", "branch 2")
     bench.widget                      # all of it by clicking
 
-Owns: the course of the text, its branches, the draft that waits for its verdict.
-Does not know: the round itself, which is the engine's (`labkit.decode.Run`); widgets.
+Owns: what each action does to the text, and the draft that waits for its verdict.
+Does not know: the round itself, which is the engine's (`labkit.decode.Run`); how branches are kept
+(`labkit.lab.growth`); widgets.
 Invariants: whatever is done, the next token follows `Workbench.law`, save where it was forced:
 whoever may look at a draft and change it has it judged as one-hot. Choosing among texts after
 reading them, by rewinding, is a choice of yours, and no law speaks of it. Nothing is ever lost: a
@@ -29,27 +30,26 @@ from labkit.devices import is_gpu
 from labkit.draft import Draft
 from labkit.drafters.base import Drafter
 from labkit.drafters.shapes import Shape
-from labkit.errors import BadInput, one_of
+from labkit.errors import BadInput
 from labkit.events import AnyEvent, Drafted
-from labkit.ids import whole, whole_numbers
 from labkit.lab import edits
 from labkit.lab.branches import Comparison, Way
 from labkit.lab.cards import interactive
 from labkit.lab.courses import How, Step
 from labkit.lab.desk import Desk, tokens_of
+from labkit.lab.growth import Growth
 from labkit.lab.retold import retold
 from labkit.lab.session import Lab
 from labkit.lab.settings import Settings, check_names
 from labkit.lab.tables import Table
 from labkit.lab.told import guesses, shown, verdict, verdicts
-from labkit.lab.typed import ids_after
+from labkit.lab.typed import ids_after, ids_themselves
 from labkit.sampling import Rng, TorchRng
 from labkit.trace import Round, Trace
 from labkit.tree import DraftTree
 from labkit.viz.sentences import counted
 from labkit.viz.views import draft_tree, kv_slots, ribbon
 
-MAIN = "main"
 K = 4
 """Tokens drafted per round unless told otherwise: enough to have something to edit."""
 Words = str | int | Sequence[int]
@@ -107,8 +107,7 @@ class Workbench:
         check_names(settings)
         config = lab.config(**{"draft_length": K, "detail": "full", **settings})
         self._desk = Desk(lab, self.prompt, own=drafter)
-        self._courses: dict[str, tuple[Step, ...]] = {MAIN: ()}
-        self._here, self._at = MAIN, 0
+        self._grown = Growth()
         self._pending: Pending | None = None
         self._rng = rng or TorchRng(config.seed, ahead=is_gpu(lab.target.device))
         self.settings = Settings(drafter.name if drafter else method, config, shape)
@@ -120,22 +119,22 @@ class Workbench:
     @property
     def steps(self) -> tuple[Step, ...]:
         """The rounds up to where we stand."""
-        return self._courses[self._here][: self._at]
+        return self._grown.steps
 
     @property
     def at(self) -> int:
         """Rounds up to where we stand."""
-        return self._at
+        return self._grown.at
 
     @property
     def here(self) -> str:
         """The branch we are on."""
-        return self._here
+        return self._grown.here
 
     @property
     def branches(self) -> dict[str, int]:
         """Every branch and how many rounds it has."""
-        return {name: len(steps) for name, steps in self._courses.items()}
+        return self._grown.sizes
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -252,26 +251,10 @@ class Workbench:
     def set(self, **changes: Any) -> str:
         """Change ``method``, ``shape`` or any field of `DecodeConfig` from the next round on; the
         waiting draft is thrown away. Returns the `law`."""
-        check_names(changes, also=("method", "shape"))
-        fields_ = {
-            name: value for name, value in changes.items() if name not in ("method", "shape")
-        }
-        config = replace(self.settings.config, **fields_)
-        made = len(self.tokens)
-        if made and "max_new_tokens" in changes and config.max_new_tokens <= made:
-            raise BadInput(
-                "max_new_tokens",
-                expected=f"more than the {made} there are",
-                got=repr(config.max_new_tokens),
-                next_step="rewind first, or choose a larger number",
-            )
-        method = changes.get("method", self.settings.method)
-        same = {"shape": self.settings.shape} if method == self.settings.method else {"shape": None}
-        shape = changes.get("shape", same["shape"])
-        settings = replace(self.settings, method=method, config=config, shape=shape)
+        settings = self.settings.changed(changes, made=len(self.tokens))
         self._desk.drafter(settings)  # refuses before anything has changed
         if "seed" in changes:
-            self._rng = TorchRng(config.seed, ahead=is_gpu(self.lab.target.device))
+            self._rng = TorchRng(settings.config.seed, ahead=is_gpu(self.lab.target.device))
         self.settings, self._pending = settings, None
         return self.law
 
@@ -301,39 +284,23 @@ class Workbench:
     def rewind(self, round: int) -> str:
         """Stand after ``round`` of this branch again (0: at the prompt). Later rounds stay: what is
         written here next begins a new branch."""
-        last = len(self._courses[self._here])
-        if not 0 <= round <= last:
-            raise BadInput(
-                "round",
-                expected=f"a number from 0 to {last}",
-                got=repr(round),
-                next_step="choose a round of this branch, or switch to another one",
-            )
-        self._at, self._pending = round, None
+        self._grown.rewind(round)
+        self._pending = None
         return repr(self)
 
     def branch(self, name: str | None = None) -> str:
         """Begin a branch here, under a name of your own. Returns the name."""
-        name = name or self._free_name()
-        if name in self._courses:
-            raise BadInput(
-                "name of a branch",
-                expected="a new one",
-                got=repr(name),
-                next_step=f"choose another than {', '.join(self._courses)}",
-            )
-        self._courses[name] = self.steps
-        self._here = name
-        return name
+        return self._grown.branch(name)
 
     def switch(self, name: str) -> str:
         """Go to the end of another branch."""
-        self._at, self._here, self._pending = len(self._course(name)), name, None
+        self._grown.switch(name)
+        self._pending = None
         return repr(self)
 
     def compare(self, left: str, right: str) -> Comparison:
         """Two branches: where they part, their tokens, acceptance, probability under the target."""
-        ways = (Way.of(name, self._course(name)) for name in (left, right))
+        ways = (Way.of(name, self._grown.of(name)) for name in (left, right))
         return Comparison.of(*ways, words=self._named)
 
     # --- seeing -----------------------------------------------------------------------------------
@@ -345,7 +312,7 @@ class Workbench:
 
     def trace_of(self, name: str) -> Trace:
         """A whole branch."""
-        return self._trace(self._course(name))
+        return self._trace(self._grown.of(name))
 
     @property
     def guesses(self) -> Table:
@@ -393,7 +360,7 @@ class Workbench:
         return interactive(self.widget, html=still(self), text=repr(self))
 
     def __repr__(self) -> str:
-        where = f"Branch {self._here}, after round {self._at} of {len(self._courses[self._here])}"
+        where = f"Branch {self.here}, after round {self.at} of {self.branches[self.here]}"
         said = f" {verdict(self._round(), self.lab.token_text)}" if self.steps else ""
         waits = " A draft waits for its verdict." if self._pending else ""
         end = f" The text ends here ({self.ended})." if self.ended else ""
@@ -409,13 +376,8 @@ class Workbench:
         )
 
     def _write(self, step: Step) -> None:
-        """The text goes on with ``step``: on this branch, or where later rounds stand, on a new
-        one."""
-        course = (*self.steps, step)
-        if self._at < len(self._courses[self._here]):
-            self._here = self._free_name()
-        self._courses[self._here] = course
-        self._at, self._pending = len(course), None
+        self._grown.write(step)
+        self._pending = None
 
     def _edit(self, draft: Draft) -> Table:
         drafted = self._desk.drafted(self.settings, self.steps, draft, self._rng)
@@ -441,16 +403,6 @@ class Workbench:
                 next_step="rewind to an earlier round, or allow more with max_new_tokens",
             )
 
-    def _course(self, name: str) -> tuple[Step, ...]:
-        known = one_of(self._courses, name, name="branch", next_step="choose one of these")
-        return self._courses[known]
-
-    def _free_name(self) -> str:
-        number = len(self._courses) + 1
-        while f"branch {number}" in self._courses:
-            number += 1
-        return f"branch {number}"
-
     def _ids(self, words: Words, *, below: int = 0) -> tuple[int, ...]:
         """Token ids of ``words`` behind the text, or behind node ``below`` of the waiting draft."""
         if isinstance(words, str):
@@ -458,23 +410,14 @@ class Workbench:
             path = tree.path(below)[1:] if tree else ()
             text = [*self.prompt, *self.tokens, *(tree.tokens[i] for i in path if tree)]
             return ids_after(self.lab.tokenizer, text, words)
-        ids = whole_numbers([words] if whole(words) is not None else words)  # type: ignore
-        wrong = next((i for i in ids if not 0 <= i < self.lab.target.vocab_size), None)
-        if wrong is not None or not ids:
-            raise BadInput(
-                "token",
-                expected=f"ids from 0 to {self.lab.target.vocab_size - 1}, or text",
-                got=repr(wrong) if ids else "nothing",
-                next_step="use the target's own ids",
-            )
-        return ids
+        return ids_themselves(words, vocab_size=self.lab.target.vocab_size)
 
     def _named(self, token: int) -> str:
         return shown(self.lab.token_text, token)
 
     def _round(self) -> Round:
         step = self.steps[-1]
-        return Round(self._at, step.drafted, step.scored, step.verified, step.committed)
+        return Round(self.at, step.drafted, step.scored, step.verified, step.committed)
 
     def _now(self) -> Trace:
         """Up to where we stand, and the draft that waits."""

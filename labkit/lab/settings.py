@@ -5,8 +5,8 @@ Does not know: rounds, branches, widgets.
 Invariants: settings that exist can be decoded with; nothing here changes in place.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from labkit.config import DecodeConfig
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
-from labkit.errors import one_of
+from labkit.errors import BadInput, one_of
 from labkit.sampling import Processor
 
 
@@ -61,6 +61,32 @@ class Settings:
             return (Only(self.only),)
         return (Without(self.forbidden),) if self.forbidden else ()
 
+    def changed(self, changes: Mapping[str, Any], *, made: int) -> "Settings":
+        """Others: a ``method``, a ``shape`` (with another method: that method's own), or fields of
+        `DecodeConfig`.
+
+        Args:
+            made: new tokens there are already.
+
+        Raises:
+            BadInput: a setting that there is not, or a value that cannot be used.
+        """
+        check_names(changes, also=("method", "shape"))
+        config = replace(
+            self.config,
+            **{name: changes[name] for name in changes if name not in ("method", "shape")},
+        )
+        if made and "max_new_tokens" in changes and config.max_new_tokens <= made:
+            raise BadInput(
+                "max_new_tokens",
+                expected=f"more than the {made} there are",
+                got=repr(config.max_new_tokens),
+                next_step="rewind first, or choose a larger number",
+            )
+        method = changes.get("method", self.method)
+        shape = changes.get("shape", self.shape if method == self.method else None)
+        return replace(self, method=method, config=config, shape=shape)
+
     def law(self, names: Sequence[str]) -> str:
         """The law of the text from here on, in one sentence. ``names``: of the forbidden tokens."""
         config = self.config
@@ -91,7 +117,7 @@ SHAPES: dict[str, Shape | None] = {
 }
 
 
-def check_names(settings: dict[str, Any], *, also: Sequence[str] = ()) -> None:
+def check_names(settings: Mapping[str, Any], *, also: Sequence[str] = ()) -> None:
     """BadInput for a setting that there is not, by name."""
     known = (*also, *(f.name for f in fields(DecodeConfig)))
     for name in settings:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit.errors import BadInput
+from labkit.ids import whole, whole_numbers
 
 GLUE = "+"
 NEWLINE = "⏎"
@@ -70,6 +71,24 @@ def ids_after(tokenizer: Any, tokens: Sequence[int], typed: str) -> tuple[int, .
         got=repr(words),
         next_step="type them in another way, or begin with a space",
     )
+
+
+def ids_themselves(typed: int | Sequence[int], *, vocab_size: int) -> tuple[int, ...]:
+    """Token ids given as numbers: one, or several.
+
+    Raises:
+        BadInput: none, or one that is no token of so large a vocabulary.
+    """
+    ids = whole_numbers([typed] if whole(typed) is not None else typed)  # type: ignore
+    wrong = next((i for i in ids if not 0 <= i < vocab_size), None)
+    if wrong is not None or not ids:
+        raise BadInput(
+            "token",
+            expected=f"ids from 0 to {vocab_size - 1}, or text",
+            got=repr(wrong) if ids else "nothing",
+            next_step="use the target's own ids",
+        )
+    return ids
 
 
 def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
