@@ -48,12 +48,21 @@ print("positions it would take without one:", new + again)
 # - slots of rejected tokens are **forgotten**: they become free. This is **rollback**.
 #
 # Nothing is moved, copied or wiped. A free slot is simply one that nobody may look at any more.
+#
+# Watch [the slots](#labkit-slots) in a round that keeps something and rejects something: step back with ←, and then on with → until the next round has written.
 
-# %%
-from labkit.viz import kv_slots
+# %% tags=["nbval-ignore-output"]
+from labkit.viz import Note, Stepper
 
-number = next(r.index for r in trace.rounds if r.committed.freed_slots)
-kv_slots(trace, round=number)
+notes = [
+    Note("The forward has written these. No verdict yet: speculative.", "slots", phase="score"),
+    Note("Two kinds stay: of the pending token, of accepted ones.", "slots", phase="commit"),
+    Note("Forgotten. They are free for the next round.", "slots", phase="forget"),
+    Note("The target's own token: in the text, and in no slot.", "ribbon", phase="forget"),
+]
+stepper = Stepper(trace, compare=plain, notes=notes)
+stepper.goto(round=next(r.index for r in trace.rounds if r.accepted and r.committed.freed_slots))
+stepper
 
 # %% [markdown]
 # The same in numbers. Watch what becomes of forgotten slots in the next round.
@@ -64,11 +73,6 @@ for r in trace.rounds[:6]:
     print("   written  ", list(r.scored.node_slots))
     print("   kept     ", list(r.committed.kept_slots))
     print("   forgotten", list(r.committed.freed_slots))
-
-# %% tags=["nbval-ignore-output"]
-from labkit.viz import Stepper
-
-Stepper(trace, compare=plain, step=4)
 
 # %%
 from labkit.lab.quiz import ask
@@ -87,45 +91,51 @@ from labkit.lab.show import show
 show(SlotTable.keep)
 
 # %% [markdown]
-# ## Break it: never forget
+# ## Go back
+#
+# When you may forget slots, you may also forget whole rounds. Here the text stands after four rounds, and then goes back to round 2.
+# Predict: how many slots does round 3 write when you press **Whole round**, and into which? What had to be computed again?
+
+# %%
+from labkit.lab import live
+
+bench = live.open(lab, prompt, method="draft", draft_length=4, max_new_tokens=32, slots=True)
+bench.run(4)
+bench.rewind(2)
+bench
+
+# %% [markdown]
+# Nothing had to be computed again. The slots of rounds 3 and 4 were free at once, and the new round took the very same ones. Change a guess before **Verify**: it gets a slot like any other, and loses it if the target disagrees.
+#
+# ## Break it
 #
 # What if nobody forgets? This is the classic fault of home-made speculative decoding.
 
 # %%
 ask("04-predict")
 
-# %% tags=["nbval-check-output"]
-from labkit.lab import broken
+# %% tags=["nbval-ignore-output"]
+from labkit.lab.breaking_panel import BreakIt
 
-sick = broken.never_forgets(lab)
-stale = sick.record(prompt, method="draft", draft_length=4, max_new_tokens=32)
-print("right:", repr(trace.text))
-print("stale:", repr(stale.text))
-print("tokens in the text:", len(stale.prompt) + len(stale.tokens))
-print("tokens in the cache:", sick.target.length)
+faults = ("no_rollback", "reset", "stale_positions")
+panel = BreakIt(lab, prompt, only=faults, max_new_tokens=32)
+panel.run("no_rollback")
+panel
 
 # %% [markdown]
 # The cache now holds more tokens than the text. Later tokens read words that were never written, and stand at later positions than they should.
 #
 # Compare this with lesson 02: a fault in the *drafter* only costs acceptance. This fault sits in the *target*, the judge itself, and nothing protects the text from it. The lab's tests therefore compare every kind of run with plain decoding, token by token.
 #
-# ## Break it: start afresh
-#
 # Another home-made way: after each round, empty the cache and compute the whole text again.
 
 # %%
 ask("04-reset")
 
-# %% tags=["nbval-check-output"]
-sick = broken.resets(lab)
-fresh = sick.record(prompt, method="draft", draft_length=4, max_new_tokens=32)
-scored = sum(len(r.scored.node_slots) for r in fresh.rounds)
-print("same text:", fresh.tokens == plain.tokens)
-print("positions computed by rounds:", scored)
-print("positions computed again:    ", sick.target.recomputed)
-
 # %% [markdown]
-# Right, and wasteful: the waste grows with the square of the length of the text.
+# Switch to *Reset instead of rollback* and run it. Right, and wasteful: compare the positions computed. The waste grows with the square of the length of the text.
+#
+# The third switch is the hardest to find: the slots are perfect, and the text is wrong. Which check sees it?
 #
 # ## A tree in the table
 #
@@ -167,6 +177,8 @@ print("same text:", forked.tokens == plain.tokens[:12])
 print("slots of the last 8 tokens, in the order of the text:", lab.target.committed_slots[-8:])
 
 # %%
+from labkit.viz import kv_slots
+
 kv_slots(forked, round=2)
 
 # %% [markdown]
@@ -219,7 +231,7 @@ checks.after_round(after_round)
 # - **Rollback** is forgetting slots, and keeping a branch of a tree is keeping slots. Nothing is copied, and freed slots are used again.
 # - Between rounds the cache holds all tokens but the last.
 # - Without rollback the *target* reads what was never written, and the text changes. With a reset instead, the text is right and the work is lost.
-# - Not every model can forget: layers with a running state (recurrent, linear attention) mix all tokens into one. They need snapshots instead; the lab refuses them for now, by name.
+# - Not every model can forget: layers with a running state (recurrent, linear attention) mix all tokens into one. The lab takes a snapshot of them before each draft, and afterwards reads the accepted tokens again.
 #
 # ## What's next
 #
