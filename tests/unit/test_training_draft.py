@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
+from training_helpers import check_a_saved_state
 
 from labkit.errors import BadCheckpoint, BadInput, UnsupportedModel
 from labkit.heads.draft_checkpoint import load_draft_checkpoint
@@ -129,31 +130,11 @@ def rows_of(path):
 
 def test_save_and_load_leave_no_trace_in_the_weights(tmp_path, language):
     target, rows = a_target(), rows_of(language)
-    origin = {"seed": 0}
 
     def trainer():
         return DraftTrainer(target, rows, recipe=RECIPE, seed=0)
 
-    straight = trainer()
-    for step in range(30):
-        straight.step(step / 30)
-    first = trainer()
-    for step in range(13):
-        first.step(step / 30)
-    first.state.save(tmp_path / "s", origin=origin)
-    second = trainer()
-    second.state.load(tmp_path / "s", origin=origin)
-    without_moments = trainer()
-    without_moments.state.load(tmp_path / "s", origin=origin)
-    without_moments.state.optimiser.state.clear()
-    for step in range(13, 30):
-        second.step(step / 30)
-        without_moments.step(step / 30)
-    assert second.state.at == straight.state.at
-    assert_equal_tensors(second.trained, straight.trained)
-    # control: a resumption that forgets the optimiser's state does not pass
-    name = "model.norm.weight"
-    assert not torch.equal(without_moments.trained[name], straight.trained[name])
+    check_a_saved_state(trainer, tmp_path / "s", saved_at=13, steps=30)
 
 
 def test_another_seed_trains_other_weights(tmp_path, language):

@@ -13,6 +13,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from training_helpers import (
+    check_a_saved_state,
+    law_of,
+    learn_by_heart,
+    live_acceptance,
+    slow_loss,
+)
 
 from labkit.config import DecodeConfig
 from labkit.decode import speculate
@@ -117,46 +124,6 @@ def shaken(trainer):
 # --- the loss, position by position ---
 
 
-def law_of(target, final, ids):
-    logits = final @ target.get_output_embeddings().weight.T
-    return logits[ids].softmax(-1), int(logits.argmax())
-
-
-def slow_loss(trainer, target, row, features):
-    """EAGLE-3 by its definition: a drafter at each position, one step after the other."""
-    head, recipe = kept(trainer), trainer.recipe
-    text = row.prompt + row.reply
-    states = [features.states(row, name).float() for name in head.config.needs]
-    final = features.states(row, "final").float()
-    terms: list[list[Any]] = [[] for _ in range(recipe.depth)]
-    for pair in range(len(row.prompt) - 2, len(text) - 2):
-        kv = head.cache()
-        ids = torch.tensor([text[1 : pair + 2]])
-        made = head(
-            ids,
-            head.fuse([f[: pair + 1] for f in states])[None],
-            positions=torch.arange(pair + 1)[None],
-            kv=kv,
-            mask=torch.ones(pair + 1, pair + 1, dtype=torch.bool).tril(),
-        )
-        recycled, normed = made.recycled[:, -1:], made.normed[:, -1:]
-        for step in range(recipe.depth):
-            at = pair + 1 + step  # the guess is the token after text[at]
-            if at + 1 >= len(text):
-                break
-            law, best = law_of(target, final[at], trainer.vocab_ids)
-            if best in trainer.vocab_ids.tolist():
-                log_q = head.logits(normed)[0, 0].log_softmax(-1)
-                terms[step].append(-(law * log_q).sum())
-            if at + 2 < len(text):
-                where = torch.tensor([[at]])
-                token = torch.tensor([[text[at + 1]]])
-                made = head(token, recycled, positions=where, kv=kv, mask=None)
-                recycled, normed = made.recycled, made.normed
-    means = [sum(t) / max(1, len(t)) for t in terms]
-    return (means[0] + 0.8 * means[1] + 0.64 * means[2]) / 2.44
-
-
 @pytest.mark.parametrize("kind", ["eagle3", "eagle31"])
 def test_the_loss_is_that_of_a_drafter_at_every_position(target, data, states, kind):
     trainer = shaken(a_trainer(target, data, states, kind, draft_vocab_size=5))
@@ -166,7 +133,8 @@ def test_the_loss_is_that_of_a_drafter_at_every_position(target, data, states, k
     for row in trainer.rows.train[:4]:
         batch = trainer._features.batch([row], needs=NEEDS, device="cpu")
         with torch.no_grad():
-            fast, slow = trainer.loss(batch, depth=3), slow_loss(trainer, target, row, features)
+            fast = trainer.loss(batch, depth=3)
+            slow = slow_loss(trainer, kept(trainer), target, row, features, weights=(1, 0.8, 0.64))
         torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
         # control: the weight of a step matters
         trainer.recipe = replace(trainer.recipe, depth_decay=0.7)
@@ -269,35 +237,18 @@ def train(target, data, states, out, kind, **options):
     return train_eagle(target, kind, data=data, out=out, features=states, recipe=recipe, **options)
 
 
-def live_acceptance(target, head, rows, *, draft_length):
-    """Of real decodes: greedy chains over the rows' prompts."""
-    traces = []
-    for row in rows:
-        drafter = Eagle(head, shape=Chain())
-        config = DecodeConfig(
-            max_new_tokens=len(row.reply), temperature=0.0, draft_length=draft_length
-        )
-        events = speculate(Target(target, needs=drafter.needs), drafter, row.prompt, config=config)
-        traces.append(Trace.record(events))
-        assert traces[-1].tokens == row.reply
-    return acceptance(*traces).mean_accepted_length
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(target, data, states, kind):
-    """J4: what training reports is what decoding gets; equal but for states in half precision."""
+    """What training reports is what decoding gets; equal but for states in half precision."""
     trainer = a_trainer(target, data, states, kind, draft_vocab_size=64, shallow=0.0)
     before = trainer.measure()
     few = trainer.rows.train[:4]
-    trainer.rows = replace(trainer.rows, train=few, held_out=few)
-    trainer.state.batches = trainer._epoch(0)
-    for step in range(150):
-        trainer.step(step / 150)
-    after = trainer.measure()
+    after = learn_by_heart(trainer, few, steps=150)
     assert before.mean_accepted_length < 2.0
     assert after.first > 0.9, after
     assert after.mean_accepted_length > 3.5, after
-    live = live_acceptance(target, kept(trainer).eval(), few, draft_length=4)
+    head = kept(trainer).eval()
+    live = live_acceptance(target, lambda: Eagle(head, shape=Chain()), few, draft_length=4)
     assert live == pytest.approx(after.mean_accepted_length, rel=0.02)
 
 
@@ -350,25 +301,7 @@ def test_save_and_load_leave_no_trace_in_the_weights(target, data, states, tmp_p
     def trainer():
         return a_trainer(target, data, states, kind, noise=0.2)
 
-    straight, first, second = trainer(), trainer(), trainer()
-    for step in range(10):
-        straight.step(step / 10)
-    for step in range(4):
-        first.step(step / 10)
-    first.state.save(tmp_path / "s", origin={"seed": 0})
-    second.state.load(tmp_path / "s", origin={"seed": 0})
-    for step in range(4, 10):
-        second.step(step / 10)
-    assert second.state.at == straight.state.at
-    for name, parameter in straight.trained.items():
-        assert torch.equal(parameter, second.trained[name]), name
-    # control: without the moments of the optimiser the weights differ
-    without = trainer()
-    without.state.load(tmp_path / "s", origin={"seed": 0})
-    without.state.optimiser.state.clear()
-    for step in range(4, 10):
-        without.step(step / 10)
-    assert not torch.equal(without.trained["fc.weight"], straight.trained["fc.weight"])
+    check_a_saved_state(trainer, tmp_path / "s", saved_at=4, steps=10)
     with pytest.raises(BadInput, match="seed 0 as before"):
         trainer().state.load(tmp_path / "s", origin={"seed": 1})
 

@@ -9,16 +9,12 @@ import pytest
 import test_training_eagle as eagle
 import torch
 from safetensors.torch import load_file
+from training_helpers import law_of, learn_by_heart, live_acceptance
 
-from labkit.config import DecodeConfig
-from labkit.decode import speculate
 from labkit.drafters.medusa import Medusa
 from labkit.errors import BadInput
 from labkit.heads.checkpoints.medusa import load_medusa, read_medusa
 from labkit.heads.draft_checkpoint import target_fingerprint
-from labkit.metrics import acceptance
-from labkit.target import Target
-from labkit.trace import Trace
 from labkit.training.features import cache_features
 from labkit.training.medusa import RECIPES, medusa_trainer, recipe_with, train_medusa
 from labkit.training.run import PROVENANCE, RESUME
@@ -71,7 +67,7 @@ def slow_loss(trainer: Any, target: Any, row: Any, features: Any) -> Any:
             before = at + 1 + d  # the token whose follower head d guesses
             if before + 1 >= len(text):
                 break
-            law, best = eagle.law_of(target, final[before], trainer.vocab_ids)
+            law, best = law_of(target, final[before], trainer.vocab_ids)
             if best in trainer.vocab_ids.tolist():
                 log_q = heads.output(d)(made[d]).log_softmax(-1)
                 terms[d].append(-(law * log_q).sum())
@@ -120,35 +116,20 @@ def train(target: Any, data: Any, states: Any, out: Any, kind: str, **options: A
     return train_medusa(target, kind, data=data, out=out, features=states, recipe=recipe, **options)
 
 
-def live_acceptance(target: Any, heads: Any, rows: Any, *, draft_length: int) -> float:
-    """Of real decodes: greedy chains over the rows' prompts."""
-    traces = []
-    for row in rows:
-        drafter = Medusa(heads)
-        config = DecodeConfig(max_new_tokens=len(row.reply), draft_length=draft_length)
-        events = speculate(Target(target, needs=drafter.needs), drafter, row.prompt, config=config)
-        traces.append(Trace.record(events))
-        assert traces[-1].tokens == row.reply
-    return float(acceptance(*traces).mean_accepted_length)
-
-
 @pytest.mark.parametrize(("kind", "changes"), [("medusa", {"layers": 2}), ("meta", {})])
 def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(
     target, data, states, kind, changes
 ):
-    """J4: what training reports is what decoding gets; equal but for states in half precision."""
+    """What training reports is what decoding gets; equal but for states in half precision."""
     trainer = a_trainer(target, data, states, kind, draft_vocab_size=64, **changes)
     before = trainer.measure()
     few = trainer.rows.train[:3]
-    trainer.rows = replace(trainer.rows, train=few, held_out=few)
-    trainer.state.batches = trainer._epoch(0)
-    for step in range(150):
-        trainer.step(step / 150)
-    after = trainer.measure()
+    after = learn_by_heart(trainer, few, steps=150)
     assert before.mean_accepted_length < 2.0
     assert after.mean_accepted_length > 2.8, after
     assert len(after.by_depth) == 3
-    live = live_acceptance(target, trainer.head.eval(), few, draft_length=3)
+    heads = trainer.head.eval()
+    live = live_acceptance(target, lambda: Medusa(heads), few, draft_length=3)
     assert live == pytest.approx(after.mean_accepted_length, rel=0.02)
 
 

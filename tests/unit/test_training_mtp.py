@@ -5,7 +5,6 @@ import hashlib
 import json
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import test_training_eagle as eagle
@@ -17,21 +16,16 @@ from test_training_eagle import (
     a_target,
     fake_clock,
     killed_after,
-    law_of,
     rows_of,
     shaken,
 )
+from training_helpers import check_a_saved_state, learn_by_heart, live_acceptance, slow_loss
 
-from labkit.config import DecodeConfig
-from labkit.decode import speculate
 from labkit.drafters.mtp import Mtp
 from labkit.errors import BadInput
 from labkit.heads.checkpoints.mtp import build_mtp, read_mtp
 from labkit.heads.draft_checkpoint import target_fingerprint
-from labkit.metrics import acceptance
-from labkit.target import Target
 from labkit.toy import tiny
-from labkit.trace import Trace
 from labkit.training.features import cache_features
 from labkit.training.head_trainer import HeadTrainer
 from labkit.training.mtp import MtpRecipe, new_mtp, recipe_with, train_mtp
@@ -122,45 +116,16 @@ def test_a_new_head_has_its_target_s_rows_and_trains_none_of_them(target, data, 
 # --- the loss ---
 
 
-def slow_loss(trainer, target, row, features):
-    """FastMTP's by its definition: a drafter at each position, one step after the other."""
-    head, recipe = trainer.head, trainer.recipe
-    text, final = row.prompt + row.reply, features.states(row, "final").float()
-    terms: list[list[Any]] = [[] for _ in range(recipe.depth)]
-    for pair in range(len(row.prompt) - 2, len(text) - 2):
-        kv = head.cache()
-        made = head(
-            torch.tensor([text[1 : pair + 2]]),
-            final[None, : pair + 1],
-            positions=torch.arange(pair + 1)[None],
-            kv=kv,
-            mask=torch.ones(pair + 1, pair + 1, dtype=torch.bool).tril(),
-        )
-        recycled, normed = made.recycled[:, -1:], made.normed[:, -1:]
-        for step in range(recipe.depth):
-            at = pair + 1 + step  # the guess is the token after text[at]
-            if at + 1 >= len(text):
-                break
-            law, best = law_of(target, final[at], trainer.vocab_ids)
-            if best in trainer.vocab_ids.tolist():
-                log_q = head.logits(normed)[0, 0].log_softmax(-1)
-                terms[step].append(-(law * log_q).sum())
-            if at + 2 < len(text):
-                token, where = torch.tensor([[text[at + 1]]]), torch.tensor([[at]])
-                made = head(token, recycled, positions=where, kv=kv, mask=None)
-                recycled, normed = made.recycled, made.normed
-    means = [sum(t) / max(1, len(t)) for t in terms]
-    return (means[0] + 0.6 * means[1] + 0.36 * means[2]) / 1.96
-
-
 def test_the_loss_is_that_of_a_drafter_at_every_position(target, data, states):
+    """FastMTP's: step k weighs beta ** k."""
     trainer = shaken(a_trainer(target, data, states, draft_vocab_size=5))
     trainer.head.layers[0].post_norm.weight.data.mul_(8)  # sure, and of something else each step
     features = cache_features(target, rows_of(data), needs=NEEDS, folder=states)
     for row in trainer.rows.train[:2]:
         batch = features.batch([row], needs=NEEDS, device="cpu")
         with torch.no_grad():
-            fast, slow = trainer.loss(batch, depth=3), slow_loss(trainer, target, row, features)
+            fast = trainer.loss(batch, depth=3)
+            slow = slow_loss(trainer, trainer.head, target, row, features, weights=(1, 0.6, 0.36))
         torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
         trainer.recipe = replace(trainer.recipe, depth_decay=0.8)  # control: beta matters
         with torch.no_grad():
@@ -174,24 +139,12 @@ def test_the_loss_is_that_of_a_drafter_at_every_position(target, data, states):
 def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(target, data, states):
     """What training reports is what decoding gets; equal but for states in half precision."""
     trainer = a_trainer(target, data, states, draft_vocab_size=64, shallow=0.0)
-    few = trainer.rows.train[:4]
-    trainer.rows = replace(trainer.rows, train=few, held_out=few)
-    trainer.state.batches = trainer._epoch(0)
-    before = trainer.measure()
-    for step in range(120):
-        trainer.step(step / 120)
-    after = trainer.measure()
+    before, few = trainer.measure(), trainer.rows.train[:4]
+    after = learn_by_heart(trainer, few, steps=120)
     assert before.mean_accepted_length < 2.0
     assert after.first > 0.9, after
     assert after.mean_accepted_length > 3.3, after
-    traces = []
-    for row in few:
-        drafter = Mtp(trainer.head)
-        config = DecodeConfig(max_new_tokens=len(row.reply), draft_length=4)
-        live = Target(target, needs=drafter.needs)
-        traces.append(Trace.record(speculate(live, drafter, row.prompt, config=config)))
-        assert traces[-1].tokens == row.reply
-    length = acceptance(*traces).mean_accepted_length
+    length = live_acceptance(target, lambda: Mtp(trainer.head), few, draft_length=4)
     assert length == pytest.approx(after.mean_accepted_length, rel=0.02)
 
 
@@ -208,18 +161,8 @@ def test_interrupted_training_ends_with_the_same_bits(target, data, states, tmp_
 
 
 def test_save_and_load_leave_no_trace_in_the_weights(target, data, states, tmp_path):
-    straight, first, second = (a_trainer(target, data, states) for _ in range(3))
-    for step in range(6):
-        straight.step(step / 6)
-    for step in range(3):
-        first.step(step / 6)
-    first.state.save(tmp_path / "s", origin={"seed": 0})
-    second.state.load(tmp_path / "s", origin={"seed": 0})
-    for step in range(3, 6):
-        second.step(step / 6)
-    assert second.state.at == straight.state.at
-    for name, parameter in straight.trained.items():
-        assert torch.equal(parameter, second.trained[name]), name
+    file = tmp_path / "s"
+    check_a_saved_state(lambda: a_trainer(target, data, states), file, saved_at=3, steps=6)
 
 
 def test_a_saved_head_is_whole_and_small_and_says_how_it_was_made(
