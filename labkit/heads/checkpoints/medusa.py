@@ -40,7 +40,14 @@ from labkit.heads.checkpoints.files import (
 )
 from labkit.heads.checkpoints.layouts import section
 from labkit.heads.checkpoints.load import check_complete, check_match, fill
-from labkit.heads.checkpoints.read import OUTPUT, mark_of, measure, misfits, words
+from labkit.heads.checkpoints.read import (
+    OUTPUT,
+    expected_shapes,
+    mark_of,
+    measure,
+    misfits,
+    words,
+)
 from labkit.heads.checkpoints.records import InspectReport, StoredHead, TargetMark
 from labkit.heads.checkpoints.vocabulary import read_vocabulary
 from labkit.heads.layers import LayerConfig
@@ -256,7 +263,7 @@ def judged(
     doubts: tuple[str, ...] = (),
 ) -> MedusaCheckpoint:
     """The checkpoint with everything that can be said against it."""
-    wanted = _expected_shapes(config)
+    wanted = expected_shapes(MedusaHeads, config)
     kept = {name: tensors[name] for name in wanted if name in tensors}
     unused = tuple(sorted(tensors.keys() - wanted.keys()))
     left = (f"{unused[0]} and {len(unused) - 1} more: no part of such heads",) if unused else ()
@@ -291,20 +298,6 @@ def judged(
         target=target,
         report=report,
     )
-
-
-def _expected_shapes(config: MedusaConfig) -> dict[str, tuple[int, ...]]:
-    try:
-        with torch.device("meta"):
-            heads = MedusaHeads(config)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadCheckpoint(
-            "heads' config",
-            expected="shapes, activation and rope that Llama layers know",
-            got=f"{type(error).__name__}: {error}",
-            next_step="correct config.json, or choose other heads",
-        ) from error
-    return {name: tuple(tensor.shape) for name, tensor in heads.state_dict().items()}
 
 
 def build_medusa(

@@ -7,13 +7,13 @@ tells as much as it can of a head that `read_checkpoint` refuses.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labkit.errors import BadCheckpoint, BadInput, LabError
 from labkit.heads.checkpoints.files import broken, has_adapter, read_folder
@@ -130,15 +130,15 @@ def name_of(config: EagleConfig) -> str:
     return "EAGLE-3" + (f" with {', '.join(sorted(odd))}" if odd else "")
 
 
-def expected_shapes(config: EagleConfig) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor of a head, without making one.
+def expected_shapes(kind: Callable[[Any], nn.Module], config: Any) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every tensor of a head of this kind, without making one.
 
     Raises:
         BadCheckpoint: shapes, activation or rotary parameters that transformers refuses.
     """
     try:
         with torch.device("meta"):
-            head = EagleHead(config)
+            head = kind(config)
     except (ValueError, KeyError, TypeError) as error:
         raise BadCheckpoint(
             "head's config",
@@ -152,7 +152,7 @@ def expected_shapes(config: EagleConfig) -> dict[str, tuple[int, ...]]:
 def describe(checkpoint: HeadCheckpoint, report: InspectReport) -> InspectReport:
     """``report`` with what config and tensors of a checkpoint say by themselves."""
     config, tensors = checkpoint.config, checkpoint.tensors
-    wanted = expected_shapes(config)
+    wanted = expected_shapes(EagleHead, config)
     hidden = {"boundaries", "vocab_size", "draft_vocab_size", "version", *report.switches}
     shapes = {k: v for k, v in vars(config).items() if k not in hidden}
     return replace(
@@ -281,7 +281,7 @@ class _Reading:
         layers: LayerIds,
     ) -> HeadCheckpoint:
         config = configs[0]
-        wanted = expected_shapes(config)
+        wanted = expected_shapes(EagleHead, config)
         unused = tuple(sorted(tensors.keys() - wanted.keys()))
         self.doubts += _lost_inside(unused)
         ours = section(self.config, "labkit")
