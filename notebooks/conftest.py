@@ -1,24 +1,45 @@
-"""What the tests of the lessons compare besides text: the figures, with those stored.
+"""What the tests of the lessons hold besides text: the figures are those stored, and no cell asks
+another machine for anything.
 
 Invariants: every figure of a lesson has to come out byte by byte as it is stored, unless its cell
 is tagged ``nbval-ignore-output``. So each test run is the second of two runs.
 """
 
+import os
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "offline"))
 
 import figures
+import network_guard
+
+ATTEMPTS = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Kernels that are started from here refuse connections, and note them."""
+    folder = tempfile.TemporaryDirectory(prefix="labkit-lessons-")
+    config.add_cleanup(folder.cleanup)
+    log = Path(folder.name) / "attempts"
+    config.stash[ATTEMPTS] = log
+    os.environ.update(network_guard.environment(log))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Compare the figures of a cell that nbval has just run."""
+    """Compare the figures of a cell that nbval has just run; it has asked nobody for anything."""
     result = yield
+    log = item.config.stash[ATTEMPTS]
+    if log.exists():
+        hosts = log.read_text(encoding="utf-8").split()
+        log.unlink()
+        raise network_guard.NetworkUsed(f"the cell asked for {hosts}")
     outputs = getattr(item, "test_outputs", None)
     if outputs is not None:
         told = figures.changes(item.cell, outputs)  # type: ignore[attr-defined]
