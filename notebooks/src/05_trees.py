@@ -103,14 +103,6 @@ for node, row in enumerate(tree.mask):
 #
 # Positions go by **depth**, not by number: nodes 1, 2 and 3 are three candidates for the same place in the text, so all three stand at the same position.
 #
-# The same as the target got it, with the text in front:
-
-# %%
-from labkit.viz import attention_mask
-
-attention_mask(fixed, round=number)
-
-# %% [markdown]
 # Does it work? Take each branch out of the tree, score it alone, as a chain, and compare with what the target said in the tree.
 
 # %% tags=["nbval-check-output"]
@@ -127,6 +119,20 @@ for leaf in tree.leaves:
     print("branch", *path, "· largest difference below 0.001:", gap < 0.001)
 
 # %% [markdown]
+# ### Leave it out
+#
+# The same head, the same drafts, the same accept rule. Only the mask is missing: each node sees *all* nodes before it, its rivals too. Say first what will break: the text, or only the acceptance?
+
+# %% tags=["nbval-ignore-output"]
+from labkit.lab.breaking_panel import BreakIt
+
+panel = BreakIt(lab, prompt, only=("no_tree_mask",), drafter=static, max_new_tokens=20)
+panel.run("no_tree_mask")
+panel
+
+# %% [markdown]
+# Nothing complains, and acceptance may even *rise*: a text that has gone astray can be easy to guess. A node is judged after words that do not stand before it, and one that is accepted *keeps* what it saw: its keys and values go on speaking of a branch that is gone. Chains would never have shown it.
+#
 # ## Exercise: the mask
 #
 # ●●○ · 8 minutes
@@ -221,47 +227,46 @@ for i, (token, parent, sure, node) in enumerate(grown.rounds[most - 1].drafted.c
 ask("05-kept")
 
 # %% [markdown]
-# Now step through it. The tree panel shows kept nodes, and ✂ where candidates were pruned. Walk on to see p, the verdicts, the mask, and the slots of lesson 04.
+# Now step through this round. The passages below the pictures belong to its steps: walk on, and each points at its part.
 
 # %% tags=["nbval-ignore-output"]
-from labkit.viz import Stepper
+from labkit.viz import Note, Stepper
 
-shown = Stepper(grown, compare=plain)
+says = {
+    "draft": ("tree", "Kept candidates are boxes with a number; ✂ says how many were pruned."),
+    "score": ("mask", "One row for each node. Nodes at the same depth never see each other."),
+    "verify": ("tree", "Children are judged in order. Below a ✗ nothing is judged any more."),
+    "commit": ("ribbon", "One path joins the text, and one token of the target's own."),
+    "forget": ("slots", "The slots of all other branches are free again, wherever they lie."),
+}
+notes = [Note(words, part, phase=phase, round=most) for phase, (part, words) in says.items()]
+shown = Stepper(grown, compare=plain, notes=notes)
 shown.goto(round=most)
 shown
 
 # %% [markdown]
-# With k = 1 and no pruning a dynamic tree has no choice left. Then it must be a chain, guess by guess:
-
-# %% tags=["nbval-check-output"]
-from labkit.drafters.shapes import Chain
-
-single = Eagle(head, shape=DynamicTree(top_k=1, nodes=4))
-one = rehearse(lab, plain, drafter=single, draft_length=4)
-chain = rehearse(lab, plain, drafter=Eagle(head, shape=Chain()), draft_length=4)
-drafts = [[r.drafted.tokens for r in trace.rounds] for trace in (one, chain)]
-print("same drafts:", drafts[0] == drafts[1], "·", len(drafts[0]), "rounds")
-
-# %% [markdown]
+# With k = 1 a dynamic tree has no choice left: it is a chain.
+#
 # (With sampling there is one more difference. Chains and static trees are *drawn* from q, siblings without replacement, and judged by the rule of lesson 02. A dynamic tree takes the likeliest tokens and is judged as certain, q = 1: to choose among drawn tokens by their probability would bend the law.)
 #
 # ## How many nodes?
 #
-# More nodes, more chances. How many tokens does a round add with 1, 3, 7, 15 and 31 nodes, at depth 4? Which number will be the *fastest* on your machine? Decide before you run on.
+# More nodes, more chances. How many tokens does a round add with 1, 3, 7 and 31 nodes, at depth 4? Which number will be the *fastest* on your machine? Decide before you run on.
 
 # %%
-my_guess = None  # 1, 3, 7, 15 or 31
+my_guess = None  # 1, 3, 7 or 31
 
 # %% tags=["nbval-check-output"]
-sizes = (1, 3, 7, 15, 31)
+sizes = (1, 3, 7, 31)
 trials = {}
 for n in sizes:
     drafter = Eagle(head, shape=DynamicTree(top_k=4, nodes=n))
     trials[n] = [rehearse(lab, text, drafter=drafter, draft_length=4) for text in texts]
 counts = {n: acceptance(*trials[n]) for n in sizes}
 for n, c in counts.items():
+    nodes = "node, " if n == 1 else "nodes,"
     length = f"{c.mean_accepted_length:.2f} ± {c.standard_error:.2f} tokens per round"
-    print(f"{n:2} nodes · {length} · {c.rounds:3} rounds · {c.rate:4.0%} of the guesses accepted")
+    print(f"{n:2} {nodes} {c.rounds:3} rounds · {length} · {c.rate:4.0%} of the guesses accepted")
 
 # %% [markdown]
 # (The last column must fall: of all guesses at one depth, at most one can be accepted. The ± says how far the mean may be off because the rounds are few; lesson 06 comes back to it.)
@@ -283,7 +288,7 @@ from labkit.lab.measure import tree_costs
 from labkit.metrics import cost
 from labkit.viz.budgets import budget_chart
 
-costs = tree_costs(lab, growing)
+costs = tree_costs(lab, growing, repeats=3)
 step = costs.of(1)  # seconds of a single-token step
 budget = Budget(
     tokens={n: c.mean_accepted_length for n, c in counts.items()},
@@ -313,6 +318,8 @@ for n in sorted(nodes):
 # Drafting can end early too: **stop when the head is no longer sure**, that is, when even its likeliest path falls below a threshold. Then no forward of the head is spent on guesses that will hardly count. (The published code of EAGLE has such a threshold, and never reads it. Here it works.) With chains of at most 5:
 
 # %% tags=["nbval-check-output"]
+from labkit.drafters.shapes import Chain
+
 for threshold in (0.0, 0.2, 0.6):
     shy = Eagle(head, shape=Chain(), confidence=threshold)
     c = acceptance(*[rehearse(lab, text, drafter=shy, draft_length=5) for text in texts])
@@ -325,22 +332,16 @@ for threshold in (0.0, 0.2, 0.6):
 #
 # ## On the clock
 #
-# No rehearsal now. The same text is written for real, by drafters of several shapes:
+# No rehearsal now: a race. Plain decoding, the tree with most nodes, and the tree that minds its costs write the same text for real. Which will cross the line first? (**Start** runs it again; the replay is at true speed.)
 
 # %% tags=["nbval-ignore-output"]
-from labkit.cost import verdict
+from labkit.lab.race import Race
 
 large = Eagle(head, shape=DynamicTree(top_k=4, nodes=31))
-shapes = {"chain of 1": (Eagle(head), 1), "chain of 3": (Eagle(head), 3)}
-shapes |= {"31 nodes": (large, 4), "sized by cost": (sized, 3)}
-again = lab.record(prompt, method="ar", max_new_tokens=32)  # at the same time as the others
-alone = cost(again).decode / len(again.tokens)
-for name, (drafter, depth) in shapes.items():
-    run = lab.record(prompt, drafter=drafter, draft_length=depth, max_new_tokens=32)
-    each = cost(run).decode / len(run.tokens)
-    length = acceptance(run).mean_accepted_length
-    same = "same text" if run.tokens == plain.tokens else "OTHER TEXT"
-    print(f"{name:13} · {length:.2f} tokens per round · {verdict(alone / each)} · {same}")
+trees = {"31 nodes": large, "sized by cost": sized}
+race = Race(lab, prompt, tuple(trees), drafters=trees, draft_length=4, max_new_tokens=24)
+race.run()
+race
 
 # %% [markdown]
 # **More accepted is not always faster.** Acceptance asks for more nodes, and price for fewer. Whoever tells you the accepted length alone tells you half.
