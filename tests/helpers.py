@@ -164,6 +164,14 @@ def run(target: Target, drafter: Drafter, prompt: Sequence[int], **options: Any)
     return Trace.record(events)
 
 
+def check_nodes(draft: Draft, expected: Callable[[list[int]], torch.Tensor]) -> None:
+    """Every drafted node has the logits, [V], that ``expected`` gives for the guesses above it."""
+    tokens = draft.tree.tokens
+    for node in range(1, len(tokens)):
+        above = [tokens[i] for i in draft.tree.path(node)[1:-1]]
+        torch.testing.assert_close(draft.logits[node], expected(above), atol=1e-5, rtol=1e-4)
+
+
 def advance(events: Iterable[Event], *, until: Callable[[Event], bool]) -> Event:
     """Step until an event that ``until`` says yes to; the run stays suspended there."""
     for event in events:

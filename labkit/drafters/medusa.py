@@ -19,61 +19,41 @@ by `labkit.verify.verify`, as every drafter's.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit.config import check_confidence
-from labkit.draft import Draft
-from labkit.drafters.base import Commit, Drafter
-from labkit.drafters.feeding import Foretold
-from labkit.drafters.growing import Growing
-from labkit.drafters.shapes import Chain, Shape
+from labkit.drafters.base import Commit
+from labkit.drafters.feeding import Foretold, Source
+from labkit.drafters.on_head import OnHead
 from labkit.heads.medusa import MedusaHeads
-from labkit.sampling import Rng, Warp
-from labkit.tree import DraftTree
 
 
-class Medusa(Drafter):
+class Medusa(OnHead):
     """Drafts with one set of parallel heads, at most as deep as there are heads.
 
-    What is drawn and what is judged as one-hot is as for `Eagle`: chains and static trees are
-    drawn above temperature 0 (siblings without replacement), dynamic trees are not.
-
     Args:
-        heads: in evaluation mode, on the target's device.
-        shape: `Chain`, `StaticTree` or `DynamicTree`.
-        confidence: stop where the product of the heads' largest probabilities falls below this
-            (0: never); costs one read from the device per depth.
-        drawn: False makes chains and static trees deterministic at every temperature.
-        name: what traces call it.
+        name: what traces call it; None: the kind of the heads.
         clock: seconds; on a device that works asynchronously, one that waits for it.
+        settings: as of `OnHead`.
     """
+
+    head: MedusaHeads
 
     def __init__(
         self,
-        heads: MedusaHeads,
+        head: MedusaHeads,
         *,
-        shape: Shape | None = None,
-        confidence: float = 0.0,
-        drawn: bool = True,
         name: str | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        **settings: Any,
     ) -> None:
-        check_confidence(confidence)
-        self.heads = heads
-        self.needs = heads.config.needs
-        self.name = name or heads.config.kind
-        self.shape: Shape = shape or Chain()
-        self.confidence = confidence
-        self.drawn = drawn
+        config = head.config
+        super().__init__(head, name=name or config.kind, deepest=config.heads, **settings)
         self._clock = clock
         self.reset()
-
-    @property
-    def context_limit(self) -> int | None:
-        return None  # rotary positions go on beyond those it was trained on
 
     @property
     def length(self) -> int:
@@ -81,7 +61,7 @@ class Medusa(Drafter):
         return self._read
 
     def reset(self) -> None:
-        self._kv = self.heads.cache()
+        self._kv = self.head.cache()
         self._first = True  # the prompt's last token is pending: one state fewer than tokens
         self._waiting: list[Tensor] = []  # [m, H] each
         self._read = 0
@@ -99,43 +79,30 @@ class Medusa(Drafter):
         for kv in self._kv:
             kv.truncate(min(self._read, kv.length))
 
-    @torch.inference_mode()
-    def propose(self, tokens: Sequence[int], rng: Rng, *, depth: int, warp: Warp) -> Draft:
-        self.forget()
-        depth = min(depth, self.heads.config.heads)
-        if depth < 1 or not (self._waiting or self._made is not None):
-            return Draft.deterministic(DraftTree.chain(tokens[-1:]))
+    def source(self, depth: int) -> Source | None:
+        if not (self._waiting or self._made is not None):
+            return None
         before = self._clock()
         forwards = self._catch_up()
         assert self._made is not None
-        source = Foretold(
-            rows=self.heads.logits(self._made[:depth]),
-            vocab_ids=self.heads.vocab_ids,
-            vocab_size=self.heads.config.vocab_size,
+        return Foretold(
+            rows=self.head.logits(self._made[:depth]),
+            vocab_ids=self.head.vocab_ids,
+            vocab_size=self.head.config.vocab_size,
             forwards=forwards,
             inside=self._clock() - before,
         )
-        growing = Growing(
-            source=source,
-            tokens=tuple(tokens),
-            rng=rng,
-            depth=depth,
-            warp=warp,
-            confidence=self.confidence,
-            drawn=self.drawn and warp.temperature > 0,
-        )
-        return growing.grow(self.shape)
 
     def _catch_up(self) -> int:
         """Read the states that wait; forwards spent."""
         if not self._waiting:
             return 0
-        states = torch.cat(self._waiting).to(self.heads.dtype)
+        states = torch.cat(self._waiting).to(self.head.dtype)
         if not self._kv:  # heads without a memory need the last one only
             states = states[-1:]
         start, n, device = self._read if self._kv else 0, len(states), states.device
         mask = torch.ones(n, start + n, dtype=torch.bool, device=device).tril_(start)
-        made = self.heads(
+        made = self.head(
             states[None],
             positions=torch.arange(start, start + n, device=device)[None],
             kv=self._kv,

@@ -26,15 +26,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from labkit.draft import Draft
 from labkit.drafters.base import Commit
 from labkit.drafters.feeding import Level
-from labkit.drafters.growing import Growing
-from labkit.drafters.shapes import Shape
 from labkit.heads.eagle import HeadStep
 from labkit.heads.layers import KeyValues
-from labkit.sampling import Rng, Warp
-from labkit.tree import DraftTree
 
 
 class Head(Protocol):
@@ -91,34 +86,13 @@ class Pairs:
             for table in tables:
                 table.truncate(min(true, table.length))
 
-    def draft(
-        self,
-        tokens: Sequence[int],
-        rng: Rng,
-        *,
-        depth: int,
-        warp: Warp,
-        shape: Shape,
-        confidence: float,
-        drawn: bool,
-    ) -> Draft:
-        """A draft from the committed ``tokens`` on; the root alone before there is a pair."""
-        self.forget()  # guesses of a draft that nobody judged
-        if depth < 1 or not (self._waiting or self.last[0]):
-            return Draft.deterministic(DraftTree.chain(tokens[-1:]))
+    def source(self) -> "Guesses | None":
+        """What a draft after the committed text grows from; None before there is a pair."""
+        if not (self._waiting or self.last[0]):
+            return None
         before = self.clock()
         forwards = self._catch_up()
-        source = Guesses(self, forwards=forwards, inside=self.clock() - before)
-        growing = Growing(
-            source=source,
-            tokens=tuple(tokens),
-            rng=rng,
-            depth=depth,
-            warp=warp,
-            confidence=confidence,
-            drawn=drawn and warp.temperature > 0,
-        )
-        return growing.grow(shape)
+        return Guesses(self, forwards=forwards, inside=self.clock() - before)
 
     def _catch_up(self) -> int:
         """Read the pairs that wait, with their true states; forwards spent."""

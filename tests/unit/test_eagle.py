@@ -2,12 +2,12 @@
 the head over one whole path, from true states, without any cache of its own."""
 
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import pytest
 import torch
-from helpers import prompt_of, run
+from helpers import check_nodes, prompt_of, run
 from torch import Tensor
 
 from labkit.config import DecodeConfig
@@ -62,10 +62,7 @@ class Watching(Eagle):
 
     def propose(self, tokens: Any, rng: Any, **options: Any) -> Any:
         draft = super().propose(tokens, rng, **options)
-        for node in range(1, len(draft.tree)):
-            above = draft.tree.path(node)[1:-1]
-            expected = slow_logits(self.head, tokens, [draft.tree.tokens[i] for i in above])
-            torch.testing.assert_close(draft.logits[node], expected, atol=1e-5, rtol=1e-4)
+        check_nodes(draft, partial(slow_logits, self.head, tokens))
         assert len(draft.tree) == 1 or self.true_length == len(tokens) - 1
         return draft
 

@@ -5,14 +5,14 @@ Every reference here is a plain forward of whole texts from true states, without
 
 import json
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from helpers import greedy_reference, prompt_of, run
+from helpers import check_nodes, greedy_reference, prompt_of, run
 from mtp_files import save, target, weights
 from safetensors.torch import load_file
 from torch import Tensor
@@ -106,10 +106,7 @@ class Watching(Mtp):
 
     def propose(self, tokens: Any, rng: Any, **options: Any) -> Any:
         draft = super().propose(tokens, rng, **options)
-        for node in range(1, len(draft.tree)):
-            above = draft.tree.path(node)[1:-1]
-            expected = slow_logits(self.head, tokens, [draft.tree.tokens[i] for i in above])
-            torch.testing.assert_close(draft.logits[node], expected, atol=1e-5, rtol=1e-4)
+        check_nodes(draft, partial(slow_logits, self.head, tokens))
         if len(draft.tree) > 1:
             modules = range(self.head.config.modules)
             assert self.pairs.true == [max(0, len(tokens) - 1 - m) for m in modules]
