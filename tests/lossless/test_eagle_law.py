@@ -8,27 +8,13 @@ from typing import Any
 import pytest
 import torch
 from helpers import greedy_reference, prompt_of, run
-from torch import Tensor
+from round_laws import EXACT, SHAPES, Change, V, as_it_is, law_error, pruned, softmaxed
 
-from labkit.draft import Draft
-from labkit.drafters.base import Commit
 from labkit.drafters.eagle import Eagle
-from labkit.drafters.shapes import SMALL_TREE, Chain, Costs, DynamicTree, Shape, StaticTree
+from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
 from labkit.heads.eagle import EagleHead, head_config, random_head
-from labkit.law import distance, exact_law
-from labkit.sampling import Rng, Warp
 from labkit.target import Target
-from labkit.toy import random_table, tiny
-from labkit.verify import verify
-
-V, EXACT, LENGTH = 3, 1e-12, 3
-P = random_table(V, seed=1, sharpness=1.5)
-SHAPES: dict[str, Shape] = {
-    "chain": Chain(),
-    "static": StaticTree(((0,), (1,), (0, 0), (1, 0))),
-    "dynamic": DynamicTree(top_k=2, nodes=3),
-    "sized": DynamicTree(top_k=2, nodes=4, costs=Costs(((1, 1.0), (9, 2.0)), draft=0.1)),
-}
+from labkit.toy import tiny
 
 
 @lru_cache
@@ -52,41 +38,15 @@ HEADS: dict[str, dict[str, Any]] = {
 }
 
 
-def law_by_hand(p: Tensor) -> dict[tuple[int, ...], float]:
-    """A product of table rows."""
-    return {
-        (a, b, c): float(p[0, a] * p[a, b] * p[b, c])
-        for a in range(V)
-        for b in range(V)
-        for c in range(V)
-        if p[0, a] * p[a, b] * p[b, c] > 0
-    }
-
-
-def error(head: EagleHead, shape: Shape, *, temperature: float, **options: Any) -> float:
-    """Largest difference between the law of one round, continued by the target, and P's."""
-    table = P if temperature else torch.nn.functional.one_hot(P.argmax(-1), V).double()
-    generator = torch.Generator().manual_seed(0)
-    width = head.config.target_hidden_size
-    hidden = {
-        name: torch.randn(1, width, generator=generator, dtype=torch.float64)
-        for name in head.config.needs
-    }
-    warp = Warp(temperature=temperature)
-
-    def outcome(rng: Rng) -> tuple[int, ...]:
-        drafter = Eagle(head, shape=shape, **options)
-        drafter.observe(Commit((1, 0), hidden))
-        draft: Draft = drafter.propose((1, 0), rng, depth=2, warp=warp)
-        draft.check(vocab_size=V)
-        p = torch.stack([table[t] for t in draft.tree.tokens])
-        verdict = verify(draft, p, rng)
-        out = [*(draft.tree.tokens[i] for i in verdict.path[1:]), verdict.next_token]
-        while len(out) < LENGTH:
-            out.append(int(rng.pick(table[out[-1]])))
-        return tuple(out[:LENGTH])
-
-    return distance(exact_law(outcome), law_by_hand(table))
+def error(
+    head: EagleHead, shape: Shape, *, temperature: float, change: Change = as_it_is, **options: Any
+) -> float:
+    return law_error(
+        lambda: Eagle(head, shape=shape, **options),
+        width=head.config.target_hidden_size,
+        temperature=temperature,
+        change=change,
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.5])
@@ -102,39 +62,18 @@ def test_the_law_of_a_round_is_the_target_s(name: str, shape: str, temperature: 
     assert error(head, SHAPES[shape], temperature=temperature, **options) <= EXACT
 
 
-class Pruned(Eagle):
-    """Prunes drawn tokens by their probability: a selection that q does not know of."""
-
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Draft:
-        draft = super().propose(tokens, rng, **options)
-        if len(draft.tree) > 1 and draft.confidence[1] < 0.4:
-            return Draft.deterministic(draft.tree.up_to_depth(0))
-        return draft
-
-
-class Softmaxed(Eagle):
-    """Says that its certain tokens were drawn from its softmax."""
-
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Draft:
-        draft = super().propose(tokens, rng, **options)
-        qs = [None, *(torch.softmax(draft.logits[i], -1) for i in range(1, len(draft.tree)))]
-        return Draft(draft.tree, tuple(qs))
-
-
 @pytest.mark.parametrize(
     ("broken", "options"),
-    [(Pruned, {}), (Softmaxed, {"drawn": False})],
+    [(pruned, {}), (softmaxed, {"drawn": False})],
     ids=["pruned", "softmax q"],
 )
-def test_lawless_drafts_are_noticed(
-    broken: type[Eagle], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{__name__}.Eagle", broken)
+def test_lawless_drafts_are_noticed(broken: Change, options: dict[str, Any]) -> None:
     errors = [
         error(
             head_of(3, model=target_model(V), seed=seed).double(),
             Chain(),
             temperature=1.0,
+            change=broken,
             **options,
         )
         for seed in range(4)

@@ -9,26 +9,28 @@ import pytest
 import torch
 from helpers import greedy_reference, prompt_of, run
 from mutants import MUTANTS, RIGHT, Rules
+from round_laws import (
+    EXACT,
+    SHAPES,
+    Change,
+    Judge,
+    V,
+    as_it_is,
+    by_verify,
+    law_error,
+    pruned,
+    softmaxed,
+    stale_siblings,
+)
 
 from labkit.draft import Draft
-from labkit.drafters.base import Commit
 from labkit.drafters.medusa import Medusa
-from labkit.drafters.shapes import SMALL_TREE, Chain, Costs, DynamicTree, Shape, StaticTree
+from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
 from labkit.heads.medusa import MedusaHeads, medusa_config, random_heads
-from labkit.law import distance, exact_law
-from labkit.sampling import Rng, Warp
+from labkit.sampling import Rng
 from labkit.target import Target
-from labkit.toy import random_table, tiny
-from labkit.verify import verify
+from labkit.toy import tiny
 
-V, EXACT, LENGTH = 3, 1e-12, 3
-P = random_table(V, seed=1, sharpness=1.5)
-SHAPES: dict[str, Shape] = {
-    "chain": Chain(),
-    "static": StaticTree(((0,), (1,), (0, 0), (1, 0))),
-    "dynamic": DynamicTree(top_k=2, nodes=3),
-    "sized": DynamicTree(top_k=2, nodes=4, costs=Costs(((1, 1.0), (9, 2.0)), draft=0.1)),
-}
 HEADS: dict[str, dict[str, Any]] = {
     "medusa": {},
     "own outputs": {"shared_output": False},
@@ -50,48 +52,22 @@ def heads_of(*, model: Any, seed: int = 3, kind: str = "medusa", **switches: Any
     return random_heads(config, model, seed=seed, vocab_ids=ids)
 
 
-Judge = Callable[[Draft, Any, Rng], list[int]]
-
-
-def by_verify(draft: Draft, p: Any, rng: Rng) -> list[int]:
-    verdict = verify(draft, p, rng)
-    return [*(draft.tree.tokens[i] for i in verdict.path[1:]), verdict.next_token]
-
-
 def error(
     heads: MedusaHeads,
     shape: Shape,
     *,
     temperature: float,
     judge: Judge = by_verify,
-    drafter_of: type[Medusa] = Medusa,
+    change: Change = as_it_is,
     **options: Any,
 ) -> float:
-    """Largest difference between the law of one round, continued by the target, and P's."""
-    table = P if temperature else torch.nn.functional.one_hot(P.argmax(-1), V).double()
-    generator = torch.Generator().manual_seed(0)
-    width = heads.config.hidden_size
-    hidden = {"final": torch.randn(1, width, generator=generator, dtype=torch.float64)}
-    warp = Warp(temperature=temperature)
-
-    def outcome(rng: Rng) -> tuple[int, ...]:
-        drafter = drafter_of(heads, shape=shape, **options)
-        drafter.observe(Commit((1, 0), hidden))
-        draft = drafter.propose((1, 0), rng, depth=2, warp=warp)
-        draft.check(vocab_size=V)
-        out = judge(draft, torch.stack([table[t] for t in draft.tree.tokens]), rng)
-        while len(out) < LENGTH:
-            out.append(int(rng.pick(table[out[-1]])))
-        return tuple(out[:LENGTH])
-
-    by_hand = {
-        (a, b, c): float(table[0, a] * table[a, b] * table[b, c])
-        for a in range(V)
-        for b in range(V)
-        for c in range(V)
-        if table[0, a] * table[a, b] * table[b, c] > 0
-    }
-    return distance(exact_law(outcome), by_hand)
+    return law_error(
+        lambda: Medusa(heads, shape=shape, **options),
+        width=heads.config.hidden_size,
+        temperature=temperature,
+        change=change,
+        judge=judge,
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.5])
@@ -106,53 +82,22 @@ def test_the_law_of_a_round_is_the_target_s(name: str, shape: str, temperature: 
     assert error(heads, SHAPES[shape], temperature=temperature, **options) <= EXACT
 
 
-class Pruned(Medusa):
-    """Prunes drawn tokens by their probability: a selection that q does not know of."""
-
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Draft:
-        draft = super().propose(tokens, rng, **options)
-        if len(draft.tree) > 1 and draft.confidence[1] < 0.4:
-            return Draft.deterministic(draft.tree.up_to_depth(0))
-        return draft
-
-
-class Softmaxed(Medusa):
-    """Says that its certain tokens were drawn from its softmax."""
-
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Draft:
-        draft = super().propose(tokens, rng, **options)
-        qs = [None, *(torch.softmax(draft.logits[i], -1) for i in range(1, len(draft.tree)))]
-        return Draft(draft.tree, tuple(qs))
-
-
-class StaleSiblings(Medusa):
-    """Every node of a depth gets the same q, whatever its earlier siblings took."""
-
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Draft:
-        draft = super().propose(tokens, rng, **options)
-        law = options["warp"].law
-        qs = [None, *(law(draft.logits[i][None])[0] for i in range(1, len(draft.tree)))]
-        return Draft(draft.tree, tuple(qs))
-
-
 @pytest.mark.parametrize(
     ("broken", "shape", "options"),
     [
-        (Pruned, "chain", {}),
-        (Softmaxed, "chain", {"drawn": False}),
-        (StaleSiblings, "static", {}),
+        (pruned, "chain", {}),
+        (softmaxed, "chain", {"drawn": False}),
+        (stale_siblings, "static", {}),
     ],
     ids=["pruned", "softmax q", "stale siblings"],
 )
-def test_lawless_drafts_are_noticed(
-    broken: type[Medusa], shape: str, options: dict[str, Any]
-) -> None:
+def test_lawless_drafts_are_noticed(broken: Change, shape: str, options: dict[str, Any]) -> None:
     errors = [
         error(
             heads_of(model=target_model(V), seed=seed).double(),
             SHAPES[shape],
             temperature=1.0,
-            drafter_of=broken,
+            change=broken,
             **options,
         )
         for seed in range(4)
@@ -220,7 +165,7 @@ def test_greedy_text_survives_ruined_heads(kind: str, shape: Shape) -> None:
 @pytest.mark.parametrize("length", [1, 2, 17, 200])
 @pytest.mark.parametrize("make", [Chain, lambda: DynamicTree(top_k=3, nodes=8)])
 def test_greedy_text_after_short_and_long_prompts(make: Callable[[], Shape], length: int) -> None:
-    """E3: and between rounds the heads remember as much as the target's cache holds."""
+    """And between rounds the heads remember as much as the target's cache holds."""
     model, prompt = target_model(), prompt_of(length)
     for kind in ("medusa", "meta"):
         heads = heads_of(model=model, kind=kind)
