@@ -34,7 +34,7 @@ game
 #
 # ## One round, by hand
 #
-# What happened when you pressed the button?
+# What happens when you press that button?
 # The decode loop of the lab hands out one *event* after the other, and waits. `next(events)` is a single step.
 # A run begins with the prompt. Its last token is **pending**: it is text already, but the target has not read it yet.
 

@@ -109,7 +109,7 @@ for name, rule in rules.items():
 #
 # ## Would you notice?
 #
-# Three tokens make a small world. The panel below runs SmolLM2, healthy and with a fault. With `top_k=5` both models keep their five likeliest tokens, few enough to enumerate: so the check called *law* takes the p and q of the first rounds of *this* run, and adds up every course of events.
+# Three tokens make a small world. The panel below runs SmolLM2, healthy and with a fault. With `top_k=5` both models keep their five likeliest tokens, few enough to enumerate: so the check *enumerated law* takes the p and q of the first rounds of *this* run, and adds up every course of events.
 #
 # Predict before you look: the accept test with p and q swapped. Will the text read badly? Will more be accepted, or less? Which of the checks will notice?
 
