@@ -53,10 +53,12 @@ print("guesses:", [lab.token_text(token) for token in drafted.tokens[1:]])
 # Next, the target **scores** them. The pending token and all guesses go into *one* forward, each one after those before it:
 #
 # ```
-# read in one forward      t      a      b      c      d        t pending; a b c d guesses
-# out of it             p(·|t) p(·|a) p(·|b) p(·|c) p(·|d)      what the target says comes next, at each place
-# judged by it             a      b      c      d               each guess, by the distribution before it
+# read       t      a      b      c      d
+# out     p(·|t) p(·|a) p(·|b) p(·|c) p(·|d)
+# judges     a      b      c      d
 # ```
+#
+# Here t is the pending token, and a b c d are the guesses. p(·|t) is what the target says comes after t, so a is judged by it, and each later guess by the distribution before it.
 #
 # Five tokens in, five distributions out. The one behind `d` is a gift: if all four guesses stay, it yields a fifth token.
 

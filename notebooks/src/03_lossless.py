@@ -234,9 +234,9 @@ from labkit.lab.compare import first_difference
 prompt = "How does a bicycle stay upright while it is moving?"
 for width in (1, 16):
     bench = Lab(narrow, width=width)
-    runs = [bench.record(prompt, method=m, max_new_tokens=28) for m in ("ar", "draft")]
+    runs = [bench.record(prompt, method=m, max_new_tokens=16) for m in ("ar", "draft")]
     found = first_difference(bench.target, runs[0].prompt, runs[0].tokens, runs[1].tokens)
-    print(f"width {width:2}:", found or "the same 28 tokens")
+    print(f"width {width:2}:", found or "the same 16 tokens")
     if found and found.left and found.right:
         print(
             "         ", repr(lab.token_text(found.left)), "or", repr(lab.token_text(found.right))
