@@ -224,6 +224,18 @@ ask("08-press")
 #
 # With short chains the difference is small in published measurements too: on three drafted tokens, cards report 3.0 to 3.1 tokens per round before and after. Expect it where chains are long, and where the text is unlike the training.
 #
+# And on your machine? The two heads race with chains of 8, far beyond what they practised. Which will win: EAGLE-3.1, EAGLE-3, or plain decoding?
+
+# %% tags=["nbval-ignore-output"]
+from labkit.lab.race import Race
+
+race = Race(lab, questions[2], ("eagle3", "eagle31"), draft_length=8, max_new_tokens=16)
+race.run()
+race
+
+# %% [markdown]
+# Where a chain is long enough to drift, it must also be *worth* being that long: every guess is drafted and verified, right or wrong. Change `draft_length` to 2 and race again.
+#
 # ## Summary
 #
 # - From the second step on, a head lives on its own states. Raw sums may grow with each step, and attention moves towards the head's own guesses.
