@@ -24,7 +24,7 @@ from labkit.drafters.nothing import Nothing
 from labkit.drafters.scripted import Scripted
 from labkit.drafters.shapes import DynamicTree
 from labkit.events import Committed
-from labkit.heads.medusa import medusa_config, random_heads
+from labkit.heads.medusa import MedusaHeads, medusa_config, random_heads
 from labkit.heads.mtp import GENERIC, random_mtp
 from labkit.law import exact_law
 from labkit.sampling import Flip, Rng
@@ -47,10 +47,16 @@ def drafting(model: Any) -> DraftModel:
     return DraftModel(model, vocab_size=64)
 
 
+def parallel(model: Any) -> MedusaHeads:
+    return random_heads(medusa_config(model, "medusa", heads=4), model)
+
+
 DECODERS: dict[str, Callable[[], Drafter]] = {
     "ar": Nothing,
     "ngram": NGram,
     "draft": lambda: drafting(draft_model()),
+    "mtp": lambda: Mtp(random_mtp(target_model(), GENERIC)),
+    "medusa": lambda: Medusa(parallel(target_model())),
 }
 LENGTHS = pytest.mark.parametrize("length", [1, 17, 200])
 
@@ -80,7 +86,8 @@ def test_greedy_text_does_not_depend_on_the_decoder(decoder: str, length: int) -
     prompt = prompt_of(length)
     expected = greedy_reference(target_model(), prompt, 40)
     for draft_length in (1, 3, 5):
-        where, drafter = Target(target_model()), DECODERS[decoder]()
+        drafter = DECODERS[decoder]()
+        where = Target(target_model(), needs=drafter.needs)
         trace = run(where, drafter, prompt, max_new_tokens=40, draft_length=draft_length)
         assert trace.tokens == expected, draft_length
 
@@ -325,9 +332,7 @@ ON_WINDOWS: dict[str, Callable[[Any], Drafter]] = {
     "ngram": lambda model: NGram(),
     "draft": lambda model: drafting(distorted(model)),
     "mtp": lambda model: Mtp(random_mtp(model, GENERIC)),
-    "medusa": lambda model: Medusa(
-        random_heads(medusa_config(model, "medusa", heads=4), model), shape=DynamicTree(top_k=3)
-    ),
+    "medusa": lambda model: Medusa(parallel(model), shape=DynamicTree(top_k=3)),
 }
 windows = pytest.mark.parametrize("family", ["mistral", "gemma3"])  # in all layers, in some
 
