@@ -175,15 +175,20 @@ for name, owner in heads.items():
     print(f"{name:10} {n.mean_accepted_length:.2f} tokens per round in {n.rounds} rounds")
 
 # %% [markdown]
-# For real, round by round:
+# For real, round by round. The passages below the pictures point at what your training did:
 
 # %% tags=["nbval-ignore-output"]
-from labkit.viz import Stepper
+from labkit.viz import Note, Stepper
 
+notes = [
+    Note("The first guess reads true states of the target.", "ribbon", phase="draft"),
+    Note("Later guesses read the head's own: step 3 trained for that.", "ribbon", phase="draft"),
+    Note("What it guessed wrongly is forgotten, its own states too.", "slots", phase="forget"),
+]
 run = heads["ours"].record(
     new[0], method="eagle31", draft_length=5, max_new_tokens=16, detail="full"
 )
-Stepper(run, compare=texts[0])
+Stepper(run, compare=texts[0], notes=notes)
 
 # %% [markdown]
 # And on another subject?
