@@ -89,6 +89,8 @@ def open_shot(browser: Browser, shot: Shot, *, step: int | None = None) -> Page:
     size: Any = {"width": shot.width, "height": 900}
     page = open_stepper(browser, stepper, viewport=size, color_scheme=shot.scheme,
                         reduced_motion="reduce")  # fmt: skip
+    # the head follows the page and would lie over a tall picture
+    page.add_style_tag(content=".labkit-head { position: static !important; }")
     page.locator(".labkit-stepper").focus()
     for key in shot.keys:
         page.keyboard.press(key)
@@ -98,6 +100,8 @@ def open_shot(browser: Browser, shot: Shot, *, step: int | None = None) -> Page:
 
 def picture(page: Page) -> str:
     """The drawing as a data address."""
+    # what was changed a moment ago has to be painted first
+    page.evaluate("() => new Promise((d) => requestAnimationFrame(() => requestAnimationFrame(d)))")
     data = page.locator(".labkit-stage svg").screenshot()
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
