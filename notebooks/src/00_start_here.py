@@ -107,7 +107,11 @@ from labkit.viz import Note, Stepper
 notes = [
     Note("The drafter has written its guesses. Nobody has judged them.", "ribbon", phase="draft"),
     Note("One forward: the target reads them all at once.", "slots", phase="score"),
-    Note("Each guess in turn is compared with what the target says there.", "inspector", phase="verify"),
+    Note(
+        "Each guess in turn is compared with what the target says there.",
+        "inspector",
+        phase="verify",
+    ),
     Note("What stays joins the text, with one of the target's own.", "ribbon", phase="commit"),
     Note("Rejected guesses leave its memory (lesson 04).", "slots", phase="forget"),
 ]
