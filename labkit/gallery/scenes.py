@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-METHODS = ("ar", "ngram", "draft", "eagle1", "eagle2", "eagle3", "eagle31")
+METHODS = ("ar", "ngram", "draft", "eagle1", "eagle2", "eagle3", "eagle31", "mtp", "medusa")
 
 CODE = "Write a Python function that returns the n-th Fibonacci number."
 MATHS = "A shop sells 12 pens a day. How many pens does it sell in 3 weeks? Explain step by step."
