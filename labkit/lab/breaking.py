@@ -37,6 +37,7 @@ from labkit.lab.catching import (
     state_distance,
 )
 from labkit.lab.compare import first_difference, parting
+from labkit.lab.memory import step_safely
 from labkit.lab.paired import Paired, known_texts, paired
 from labkit.lab.session import Lab
 from labkit.lab.tables import Table
@@ -275,9 +276,10 @@ class _Bench:
     ) -> Iterator[AnyEvent]:
         config = self.lab.config(**{**self.settings, "eos": sorted(ends)})
         text, clock = TextStream(self.lab.text), self.lab.clock
-        return speculate(
+        events = speculate(
             target, drafter, self.ids, config=config, text=text, clock=clock, rule=rule
         )
+        return step_safely(events, "this run")
 
     def _trace(self, events: Iterator[AnyEvent], drafter: Drafter) -> Trace:
         return self.lab.trace(events, self.ids, drafter=drafter, **self.settings)

@@ -58,6 +58,8 @@ def open(lab: Lab, prompt: str | Sequence[int], **options: Any) -> "Contest":
 class Contest:
     """See the module.
 
+    ``question`` is the prompt as its reader sees it, outside of any chat template.
+
     Args:
         against: methods; those for which this target has no weights are left out, see ``absent``.
         temperature: 0 is greedy; above it, tokens are drawn.
@@ -77,6 +79,7 @@ class Contest:
         **options: Any,
     ) -> None:
         self.you = Human()
+        self.question = prompt if isinstance(prompt, str) else lab.text(prompt)
         options = {"max_new_tokens": 64, **options}
         self.bench = Workbench(lab, prompt, drafter=self.you, temperature=temperature, **options)
         self.turns: tuple[Turn, ...] = ()

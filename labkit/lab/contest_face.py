@@ -24,7 +24,8 @@ _RULES = (
 def still(game: "Contest") -> str:
     """Where the contest stands, as a page without a kernel."""
     drawn = ribbon(game.trace, lines=4).drawing  # its caption tells of a whole run
-    return f"{drawn}{game.score.html}<p>{rich(repr(game))}</p><p><em>{_RUN_ME}</em></p>"
+    asked = f"<p><strong>{html.escape(game.question)}</strong></p>"
+    return f"{asked}{drawn}{game.score.html}<p>{rich(repr(game))}</p><p><em>{_RUN_ME}</em></p>"
 
 
 class ContestFace:
@@ -65,6 +66,7 @@ class ContestFace:
         shown = html.escape(game.text[-600:]) or "<em>(the answer begins here)</em>"
         self.so_far.value = (
             f'<p style="max-width:60em">{html.escape(_RULES)}</p>'
+            f"<p><strong>{html.escape(game.question)}</strong></p>"
             '<div aria-live="polite" style="white-space:pre-wrap;border-left:4px solid #0072B2;'
             f'padding:.4em .9em;max-width:60em">{shown}<b>▏</b></div>'
         )

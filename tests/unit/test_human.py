@@ -245,6 +245,8 @@ def test_what_a_page_without_a_kernel_shows(lab: Lab) -> None:
     shown = game._repr_mimebundle_()
     assert "Run this cell to play" in shown["text/html"]
     assert "<svg" in shown["text/html"]
+    assert "<strong>the other thing</strong>" in shown["text/html"]
+    assert "<strong>the other thing</strong>" in game.widget.children[1].value
     assert "cut short" not in re.sub("<svg.*?</svg>", "", shown["text/html"], flags=re.DOTALL)
     assert shown["text/plain"] == repr(game)
     assert "object at" not in repr(game)

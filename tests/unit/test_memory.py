@@ -19,6 +19,7 @@ from live_doubles import toy_lab
 from labkit.decode import speculate
 from labkit.drafters.draft_model import DraftModel
 from labkit.errors import LabError, OutOfMemory
+from labkit.lab import breaking
 from labkit.lab.load import _place
 from labkit.lab.memory import safely
 from labkit.lab.race import Race
@@ -83,6 +84,11 @@ def test_caches_that_a_traceback_holds_would_be_noticed() -> None:
     gc.collect()
     assert told.value.__traceback__ is not None
     assert cache() is not None
+
+
+def test_a_broken_run_that_does_not_fit_says_so() -> None:
+    with full_at(18), pytest.raises(OutOfMemory, match="this run"):  # 13 are of plain decoding
+        breaking.show(toy_lab(MODEL), "no_rollback", PROMPT, drafter=drafting(), max_new_tokens=NEW)
 
 
 def test_a_race_that_does_not_fit_says_so_and_holds_nothing() -> None:
