@@ -107,7 +107,8 @@ FLOOR_TESTS := $(wildcard tests/unit/test_viz_*.py tests/unit/test_quiz.py tests
 
 floor: $(FLOOR)/.ready
 	$(OFFLINE) OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(FLOOR)/bin/python -m pytest \
-		-n $(WORKERS) --dist loadscope $(PYTEST_ARGS) $(FLOOR_TESTS)
+		-n $(WORKERS) --dist loadscope -m 'not real and not gpu and not interop' $(PYTEST_ARGS) \
+		$(FLOOR_TESTS)
 
 check: $(ALL_READY)
 	$(PY) -m ruff check .
