@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from labkit.lab.live import Workbench
 
 _NONE = -1  # in the menu of guesses: none is chosen, there is no draft
+_MOST_DRAFTED, _HOTTEST = 12, 2.0  # that one may type, unless more is in force
 _RUN_ME = "Run this cell to work with it: draft, edit, verify, force, rewind, branch."
 
 
@@ -93,12 +94,12 @@ class Face:
         p, settings = self.panel, self.bench.settings
         own = () if settings.method in AVAILABLE else (settings.method,)
         self.method = p.chooser("drafter", (*own, *AVAILABLE))
-        self.length = p.whole("drafted tokens (K)", most=12, width="13em")
-        self.heat = p.real("temperature", most=2.0, value=0.0)
+        self.length = p.whole("drafted tokens (K)", most=_MOST_DRAFTED, width="13em")
+        self.heat = p.real("temperature", most=_HOTTEST, value=0.0)
         self.shape = p.chooser("shape", list(SHAPES), width="18em")
         self.method.observe(lambda _: self._change(method=self.method.value), "value")
         self.length.observe(lambda _: self._change(draft_length=self.length.value), "value")
-        self.heat.observe(lambda _: self._change(temperature=round(self.heat.value, 1)), "value")
+        self.heat.observe(lambda _: self._change(temperature=self.heat.value), "value")
         self.shape.observe(lambda _: self._change(shape=SHAPES[self.shape.value]), "value")
         return box(
             heading("From the next round on"), row(self.method, self.shape, self.length, self.heat)
@@ -173,8 +174,10 @@ class Face:
             menu.options = list(bench.branches)
             menu.value = chosen if menu is self.other and chosen in menu.options else bench.here
         self.method.value = settings.method
-        self.length.value = settings.config.draft_length
-        self.heat.value = settings.config.temperature
+        drafted, heat = settings.config.draft_length, settings.config.temperature
+        # a field cuts what is beyond its bound, and there are no bounds to what code may set
+        self.length.max, self.heat.max = max(_MOST_DRAFTED, drafted), max(_HOTTEST, heat)
+        self.length.value, self.heat.value = drafted, heat
         self.shape.value = next(
             (name for name, shape in SHAPES.items() if shape == settings.shape), next(iter(SHAPES))
         )

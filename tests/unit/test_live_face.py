@@ -68,7 +68,7 @@ def test_forcing_forbidding_rewinding_comparing_by_clicking() -> None:
     press(bench, "5 rounds")
     assert bench.at == 5
     face.round.value = 2
-    assert bench.at == 5  # a slider alone goes nowhere
+    assert bench.at == 5  # the field alone goes nowhere
     press(bench, "Rewind to it")
     assert bench.at == 2
     face.word.value = "w9"
@@ -108,7 +108,6 @@ def test_mistakes_become_sentences_and_controls_come_back() -> None:
 
 
 def test_a_fake_out_of_memory_by_clicking() -> None:
-    """P4."""
     bench = opened()
     press(bench, "5 rounds")
     cache = weakref.ref(bench._desk._seats[()].target._cache)
@@ -139,7 +138,6 @@ def test_an_interrupt_by_clicking() -> None:
 
 
 def test_showing_a_cell_again_does_not_pile_up_handlers() -> None:
-    """P1."""
     bench = opened()
     for _ in range(3):
         bench._repr_mimebundle_()
@@ -152,8 +150,7 @@ def test_showing_a_cell_again_does_not_pile_up_handlers() -> None:
     assert changes == [{"temperature": 0.5}]
 
 
-def test_dragging_a_slider_decodes_nothing() -> None:
-    """P2."""
+def test_changing_a_field_decodes_nothing() -> None:
     bench = opened()
     press(bench, "Whole round")
     calls = []
@@ -170,7 +167,7 @@ def test_dragging_a_slider_decodes_nothing() -> None:
     assert not face_of(bench).heat.continuous_update
 
 
-def test_a_slider_that_decodes_would_be_noticed() -> None:
+def test_a_field_that_decodes_would_be_noticed() -> None:
     """Negative control of the test above."""
     bench = opened()
     calls: list[int] = []
@@ -183,7 +180,7 @@ def test_a_slider_that_decodes_would_be_noticed() -> None:
 
 
 def test_a_second_click_while_at_work_is_ignored() -> None:
-    """P2: and every control is disabled meanwhile."""
+    """And every control is disabled meanwhile."""
     bench = opened()
     face = face_of(bench)
     seen = []
@@ -197,6 +194,26 @@ def test_a_second_click_while_at_work_is_ignored() -> None:
     handle.remove()
     assert bench.at == 1
     assert all(all(states) for states in seen)
+
+
+@pytest.mark.parametrize("heat", [0.04, 0.25])
+def test_a_temperature_is_taken_as_it_was_typed(heat: float) -> None:
+    """Rounded to steps of the field's arrows 0.04 would be greedy decoding, another law."""
+    bench = opened()
+    face_of(bench).heat.value = heat
+    assert bench.settings.config.temperature == face_of(bench).heat.value == heat
+
+
+def test_fields_show_what_is_in_force_beyond_their_usual_bounds() -> None:
+    bench = opened(draft_length=16, temperature=3.0)
+    face = face_of(bench)
+    assert (face.length.value, face.heat.value) == (16, 3.0)
+    face.heat.value = 0.25
+    assert bench.settings.config.draft_length == face.length.value == 16
+    bench.set(draft_length=20, temperature=2.5)
+    face.redraw()
+    assert (face.length.value, face.heat.value) == (20, 2.5)
+    assert bench.settings.config.draft_length == 20
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
