@@ -31,15 +31,25 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(network_guard.environment(log))
 
 
+def taken(log: Path) -> list[str]:
+    """The hosts that were asked for; from now on none is noted."""
+    hosts = log.read_text(encoding="utf-8").split() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return hosts
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Compare the figures of a cell that nbval has just run; it has asked nobody for anything."""
-    result = yield
-    log = item.config.stash[ATTEMPTS]
-    if log.exists():
-        hosts = log.read_text(encoding="utf-8").split()
-        log.unlink()
-        raise network_guard.NetworkUsed(f"the cell asked for {hosts}")
+    failure = ""
+    try:
+        result = yield
+    except Exception as error:
+        failure = f", and failed: {error}"
+        raise
+    finally:  # of a cell that fails too: else the next one would be blamed
+        if hosts := taken(item.config.stash[ATTEMPTS]):
+            raise network_guard.NetworkUsed(f"the cell asked for {hosts}{failure}")
     outputs = getattr(item, "test_outputs", None)
     if outputs is not None:
         told = figures.changes(item.cell, outputs)  # type: ignore[attr-defined]
