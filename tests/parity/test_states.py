@@ -19,7 +19,8 @@ DEPTHS = {8: (2, 4, 5), 28: (2, 14, 25), 30: (2, 15, 27), 32: (2, 16, 29), 36: (
 
 @pytest.mark.parametrize("layers", DEPTHS)
 def test_states_are_those_of_transformers_bit_for_bit(layers: int) -> None:
-    """I1: the very forward that the target runs, asked for its `hidden_states` too."""
+    """Heads that read states off by one layer; here the very forward that the target runs is
+    asked for its `hidden_states` too."""
     assert default_boundaries(layers) == DEPTHS[layers]
     model = tiny("llama", layers=layers)
     needs = (*head_config(model, 3).needs, *head_config(model, 1).needs, "h0", f"h{layers - 1}")
@@ -53,8 +54,8 @@ def test_the_state_after_all_layers_is_not_the_normed_one() -> None:
 
 
 def test_a_target_without_three_depths_is_refused() -> None:
-    """I2 (Model-Optimizer PR #300): the usual formula gives (2, 2, 1) for four layers and
-    (2, 1, -1) for two; neither reaches a model."""
+    """Layer ids that a shallow target does not have (Model-Optimizer PR #300): the usual formula
+    gives (2, 2, 1) for four layers and (2, 1, -1) for two; neither reaches a model."""
     for layers in (1, 2, 4, 5, 6):
         with pytest.raises(BadInput, match=f"got {layers} layers"):
             default_boundaries(layers)

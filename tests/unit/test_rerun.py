@@ -165,7 +165,7 @@ def test_cells_out_of_order_end_where_cells_in_order_do(notebook: Kernel) -> Non
 def test_a_model_that_is_loaded_again_takes_the_place_of_the_first(
     notebook: Kernel, gguf: Path
 ) -> None:
-    """P3."""
+    """Memory does not grow with every run of the cell."""
     load = LOAD.format(gguf=str(gguf))
     folder = str(gguf.parent / "head")
 
@@ -183,7 +183,7 @@ def test_a_model_that_is_loaded_again_takes_the_place_of_the_first(
 
 
 def test_a_model_that_is_kept_would_be_noticed(notebook: Kernel, gguf: Path) -> None:
-    """Negative control of the test above (P3)."""
+    """Negative control of the test above."""
     before = held(notebook)
     notebook.run("kept = lab")
     assert not notebook.run(LOAD.format(gguf=str(gguf))).error

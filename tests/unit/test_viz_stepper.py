@@ -171,7 +171,7 @@ def test_the_sentence_is_the_same_on_every_run() -> None:
 
 @pytest.mark.filterwarnings("ignore:Your element with mimetype")
 def test_a_notebook_without_widget_state_shows_the_picture() -> None:
-    """O3: what readers of a converted notebook get: the state is stripped, the picture is not."""
+    """What readers of a converted notebook get: the state is stripped, the picture is not."""
     from nbconvert import HTMLExporter
 
     def page(*, keep: bool) -> str:
@@ -199,7 +199,7 @@ def without(package: str) -> str:
 
 @pytest.mark.parametrize("package", ["anywidget", "ipywidgets"])
 def test_without_the_widget_packages_a_static_figure_names_them(package: str) -> None:
-    """O1."""
+    """Instead of an import error, or of nothing at all."""
     first, second = without(package).splitlines()
     assert first == "['image/svg+xml', 'text/html', 'text/plain'] True Finished (eos)"
     assert f"pip install {package}" in second
@@ -238,7 +238,7 @@ COLAB = (
 
 
 def test_colab_is_asked_once_to_show_widgets() -> None:
-    """O2: and every cell has its static figure."""
+    """Once for the whole session, not per view; and every cell has its static figure."""
     assert run(COLAB.format(here=True)) == "1 ['google.colab.output'] True\n"
 
 
@@ -268,7 +268,7 @@ def changes(cell: str) -> int:
 
 
 def test_running_a_cell_again_does_not_pile_up_handlers() -> None:
-    """P1."""
+    """One change is one call of the handler, however often its cell was run."""
     assert changes(CELL) == 1
 
 
