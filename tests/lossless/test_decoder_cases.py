@@ -49,6 +49,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "none": Nothing,
     "prompt lookup": NGram,
     "draft model": lambda: DraftModel(distorted(model()), vocab_size=WORDS),
+    "itself": lambda: DraftModel(model(), vocab_size=WORDS),
     "eagle": lambda: eagle(Chain()),
     "eagle tree": lambda: eagle(DynamicTree(top_k=3, nodes=8)),
     "mtp": lambda: Mtp(random_mtp(model(), modules=2, seed=3)),
@@ -80,7 +81,8 @@ def test_short_and_long_prompts_are_continued_as_by_plain_decoding(kind: str) ->
             assert trace.tokens == expected, (length, draft_length)
             accepted += sum(r.accepted for r in trace.rounds)
             rejected += sum(r.accepted + 1 < len(r.drafted.tokens) for r in trace.rounds)
-    assert kind == "none" or min(accepted, rejected) > 0  # roll-backs and kept guesses both
+    assert (accepted > 0) == (kind != "none")  # kept guesses and roll-backs both
+    assert (rejected > 0) == (kind not in ("none", "itself"))
 
 
 # More tokens than were asked for.
