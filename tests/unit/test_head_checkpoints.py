@@ -1,6 +1,7 @@
 """Reading and judging the files of EAGLE heads: every trap has a test."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -10,8 +11,10 @@ from typing import Any
 
 import eagle_files as ref
 import pytest
+import safetensors.torch
 import torch
 from eagle_files import IDS, KEPT, TARGET_LAYERS, VOCAB, Spec
+from full_disk import no_room
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
@@ -31,7 +34,6 @@ from labkit.heads.checkpoints import (
     report_text,
     write_checkpoint,
 )
-from labkit.heads.checkpoints import write as writer
 from labkit.heads.eagle import EagleHead, head_config
 from labkit.lab import load as load_module
 from labkit.toy import tiny
@@ -902,8 +904,9 @@ def test_nothing_is_overwritten_and_nothing_left_half_written(
         write_checkpoint(first, taken)
     with pytest.raises(BadInput, match="one of these"):
         write_checkpoint(first, tmp_path / "x", format="nemo")
-    monkeypatch.setattr(writer, "save_file", lambda *a, **k: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
+    monkeypatch.setattr(safetensors.torch, "save_file", no_room)
+    where = re.escape(str(tmp_path / "x" / "model.safetensors"))
+    with pytest.raises(BadInput, match=f"output {where}: .*No space left"):
         write_checkpoint(first, tmp_path / "x")
     assert sorted(tmp_path.iterdir()) == before
 

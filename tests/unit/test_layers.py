@@ -21,6 +21,7 @@ LEVELS = {
     "labkit.ids": 0,
     "labkit.config": 0,
     "labkit.progress": 0,
+    "labkit.whole_file": 0,
     "labkit.tree": 0,
     "labkit.devices": 0,
     "labkit.cost": 1,

@@ -11,7 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
+from full_disk import no_room
 from helpers import check_nodes, greedy_reference, prompt_of, run
 from mtp_files import save, target, weights
 from safetensors.torch import load_file
@@ -265,6 +267,14 @@ def test_a_missing_tensor_is_named_and_refused(name: str, tmp_path: Path) -> Non
     with pytest.raises(BadCheckpoint, match=name):
         save_native(checkpoint, tmp_path / "out.safetensors")
     assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_a_full_disk_leaves_no_native_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = read_mtp(native(tmp_path / "m"), target_model=target("mimo"))
+    monkeypatch.setattr(safetensors.torch, "save_file", no_room)
+    with pytest.raises(BadInput, match=r"output .*out\.safetensors: .*No space left"):
+        save_native(checkpoint, tmp_path / "out.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
 def test_tensors_that_nothing_uses_are_named(tmp_path: Path) -> None:

@@ -15,14 +15,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import httpx
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from full_disk import no_room
 from safetensors.torch import load_file
 from tiny_gguf import NEWLINE, q4_1_by_hand, tensors, vocabulary, write_gguf, write_wheel
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -388,13 +390,23 @@ def test_too_little_room_is_told_before_anything_is_fetched(
     assert leftovers(tmp_path) == []
 
 
-def test_a_disk_that_fills_up_during_conversion_leaves_no_model(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(folder: Path, sha256: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def out_of_room(folder: Path, sha256: str) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pulling, "write_manifest", full)
+
+@pytest.mark.parametrize(
+    ("place", "full"),
+    [((safetensors.torch, "save_file"), no_room), ((pulling, "write_manifest"), out_of_room)],
+    ids=["weights", "manifest"],
+)
+def test_a_disk_that_fills_up_during_conversion_leaves_no_model(
+    made: Made,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[Any, str],
+    full: Callable[..., None],
+) -> None:
+    monkeypatch.setattr(*place, full)
     with pytest.raises(ModelUnavailable, match="disk space"):
         pull(made.preset, home=tmp_path, fetch=made.fetch)
     assert not (tmp_path / "models").exists()

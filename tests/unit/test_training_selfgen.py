@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from full_disk import small_files_only
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -224,6 +225,18 @@ def test_interrupted_answers_end_with_the_same_bytes(tmp_path, model, tokenizer,
     # a file that is complete is left alone, its smaller last batch too
     assert bool(calls) == (cut != 10_000)
     assert not calls or calls[-1] == (6, 6)
+
+
+def test_a_disk_that_fills_up_names_the_file_which_can_be_continued(tmp_path, model, tokenizer):
+    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
+    answer(model, tokenizer, TURNS, out=whole, settings=SETTINGS)
+    with (
+        small_files_only(whole.stat().st_size - 10),
+        pytest.raises(BadInput, match=f"output {part}"),
+    ):
+        answer(model, tokenizer, TURNS, out=part, settings=SETTINGS)
+    answer(model, tokenizer, TURNS, out=part, settings=SETTINGS)
+    assert part.read_bytes() == whole.read_bytes()
 
 
 def test_given_turns_that_cannot_be_are_refused(tmp_path, model, tokenizer):

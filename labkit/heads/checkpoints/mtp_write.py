@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from labkit.devices import HOST
@@ -24,6 +23,7 @@ from labkit.heads.checkpoints.vocabulary import d2t_of
 from labkit.heads.checkpoints.write import most_common_dtype, ownership, write_folder
 from labkit.heads.draft_checkpoint import target_fingerprint
 from labkit.heads.mtp import ADAPTERS, GENERIC, SWITCHES, Adapter, MtpHead
+from labkit.whole_file import save_tensors
 
 
 def checkpoint_of_mtp(
@@ -88,7 +88,8 @@ def save_native(checkpoint: MtpCheckpoint, file: Path | str) -> Path:
     """Write the head's tensors under its family's names, as they were read, to one new file.
 
     Raises:
-        BadInput: ``file`` is there. BadCheckpoint: tensors are missing or do not fit.
+        BadInput: ``file`` is there, or cannot be written. BadCheckpoint: tensors are missing or do
+        not fit.
     """
     file = Path(file)
     named = _named(checkpoint)
@@ -96,9 +97,7 @@ def save_native(checkpoint: MtpCheckpoint, file: Path | str) -> Path:
         raise BadInput(
             f"output {file}", expected="a new file", got="one that exists", next_step="rename it"
         )
-    part = file.with_name(file.name + ".part")
-    save_file(named, part, metadata={"format": "pt"})
-    part.rename(file)
+    save_tensors(file, named, metadata={"format": "pt"})
     return file
 
 

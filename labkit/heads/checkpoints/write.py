@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from labkit.errors import BadInput
@@ -32,6 +31,7 @@ from labkit.heads.checkpoints.read import OUTPUT
 from labkit.heads.checkpoints.records import UNSETTLED, HeadCheckpoint, StoredHead
 from labkit.heads.checkpoints.vocabulary import d2t_of, t2d_of
 from labkit.heads.eagle import EagleConfig
+from labkit.whole_file import save_tensors, writing
 
 VERSION = 1
 
@@ -61,17 +61,23 @@ def write_checkpoint(
 
 
 def write_folder(path: Path | str, tensors: dict[str, Tensor], config: dict[str, Any]) -> Path:
-    """Write ``config.json`` and ``model.safetensors``, both or none; see `check_new`."""
+    """Write ``config.json`` and ``model.safetensors``, both or none.
+
+    Raises:
+        BadInput: ``path`` holds something, or cannot be written.
+    """
     path = Path(path)
     check_new(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        save_file(tensors, part / TENSORS, metadata={"format": "pt"})
+        save_tensors(part / TENSORS, tensors, metadata={"format": "pt"}, named=path / TENSORS)
         text = json.dumps(config, indent=2, sort_keys=True)
-        (part / CONFIG).write_text(text + "\n", encoding="utf-8")
-        part.chmod(0o755)  # mkdtemp's folders are for one user only
-        part.rename(path)
+        with writing(path):
+            (part / CONFIG).write_text(text + "\n", encoding="utf-8")
+            part.chmod(0o755)  # mkdtemp's folders are for one user only
+            part.rename(path)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
