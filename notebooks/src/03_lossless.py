@@ -231,7 +231,7 @@ for name, loaded in {"float32": lab.loaded, "bfloat16": narrow}.items():
 # %% tags=["nbval-ignore-output"]
 from labkit.lab.compare import first_difference
 
-prompt = "How does a bicycle stay upright while it is moving?"
+prompt = "Explain why leaves change colour in autumn."
 for width in (1, 16):
     bench = Lab(narrow, width=width)
     runs = [bench.record(prompt, method=m, max_new_tokens=16) for m in ("ar", "draft")]

@@ -105,7 +105,7 @@ bench.rewind(2)
 bench
 
 # %% [markdown]
-# Nothing had to be computed again. The slots of rounds 3 and 4 were free at once, and the new round took the very same ones. Change a guess before **Verify**: it gets a slot like any other, and loses it if the target disagrees.
+# The target computed nothing again (its drafter, which was reset, reads the text once more). The slots of rounds 3 and 4 were free at once, and the new round took the very same ones. Change a guess before **Verify**: it gets a slot like any other, and loses it if the target disagrees.
 #
 # ## Break it
 #

@@ -121,7 +121,7 @@ for leaf in tree.leaves:
 # %% [markdown]
 # ### Leave it out
 #
-# The same head, the same drafts, the same accept rule. Only the mask is missing: each node sees *all* nodes before it, its rivals too. Say first what will break: the text, or only the acceptance?
+# The same head, the same way of drafting, the same accept rule. Only the mask is missing: each node sees *all* nodes before it, its rivals too. Say first what will break: the text, or only the acceptance?
 
 # %% tags=["nbval-ignore-output"]
 from labkit.lab.breaking_panel import BreakIt

@@ -178,7 +178,7 @@ charts.acceptance_by_depth(chains)
 # %% [markdown]
 # ### On the clock
 #
-# The first of the family against the third, and both against plain decoding, on one text, two guesses a round. The two heads cost nearly the same. So what decides the race?
+# The first of the family against the third, and both against plain decoding, on one text, two guesses a round. EAGLE-1 scores every word of the target for each guess, EAGLE-3 a sixth of them. So how much of the difference is acceptance, and how much is price?
 
 # %% tags=["nbval-ignore-output"]
 from labkit.lab.race import Race
@@ -304,7 +304,7 @@ panel.run("wrong_layer")
 panel
 
 # %% [markdown]
-# The text is the target's, to the letter. In one short run not even the acceptance need tell: neighbouring layers of this target say much the same, so the loss is small, and these few rounds cannot show it. That is why the table lets both heads rehearse on more text, the same words for both. The longer way is what the fault costs *here*. Elsewhere it can be most of the gain: of a head for MiniMax-M2.5 a report tells 10 % of first guesses right in place of 45 % (vLLM PR #43671).
+# The text is the target's, to the letter. In one short run not even the acceptance need tell: neighbouring layers of this target say much the same, so the loss is small, and these few rounds cannot show it. That is why the table lets both heads rehearse on more text, the same words for both. The row *tokens of recorded text* says what the fault costs here. Elsewhere it can be most of the gain: of a head for MiniMax-M2.5 a report tells 10 % of first guesses right in place of 45 % (vLLM PR #43671).
 #
 # Now several of them, each against the healthy head, all of them run for real. Which will cost most? (Put other keys of the table into the list: which of them spare the first guess, and hit only the later ones?)
 

@@ -207,7 +207,7 @@ race
 # %% [markdown]
 # Every guess of the target itself is right, and it loses: three of its own steps and a forward of four tokens make four tokens.
 #
-# It need not be that plain. The parallel heads cost one small forward, however many guesses you take from them. So take more: a tree of 3 nodes or one of 7, from the same heads, equally deep. In no round can the larger tree accept less. Is it faster?
+# It need not be that plain. The parallel heads cost one small forward, however many guesses you take from them. So take more: a tree of 3 nodes or one of 7, grown from the same candidates. In no round can the larger tree accept less. Is it faster?
 
 # %% tags=["nbval-ignore-output"]
 from labkit.drafters.shapes import DynamicTree
@@ -219,7 +219,7 @@ race.run()
 race
 
 # %% [markdown]
-# On the machine of the lab's table in the README (two cores; 8 prompts, 128 tokens each) the tree of 7 accepted more, 1.66 tokens per round against 1.53 for 3 nodes, and lost: 0.97 × plain decoding against 1.19 ×. Up to four tokens in a forward cost hardly more than one there, and a fifth makes it half as dear again.
+# On the machine of the lab's table in the README (two cores; 8 prompts, 128 tokens each) the tree of 7 (4 deep) accepted more, 1.66 tokens per round against 1.53 for 3 nodes (2 deep), and lost: 0.97 × plain decoding against 1.19 ×. Up to four tokens in a forward cost hardly more than one there, and a fifth makes it half as dear again.
 #
 # Such things happen in production too. For Qwen3.5-0.8B a user of vLLM reports 96.6 % of guesses accepted, and 128 tokens per second in place of 342 (issue #39680). The target is so small that a draft step is not cheap *beside it*.
 #
