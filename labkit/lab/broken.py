@@ -2,7 +2,7 @@
 
 Owns: the faults. Does not know: which lesson shows which.
 Invariants: everything here differs from the right thing in exactly the way its docstring names;
-nothing in the rest of the lab imports this module.
+only what shows, runs or judges broken decoding imports this module.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -16,7 +16,6 @@ from torch import Tensor
 from labkit.draft import Draft
 from labkit.drafters.base import Commit, Drafter
 from labkit.events import AnyEvent, Committed, Finished, Trial
-from labkit.lab.session import Lab
 from labkit.sampling import Rng, Warp
 from labkit.target import Scores, Target
 from labkit.tree import DraftTree
@@ -129,24 +128,6 @@ class Late(Drafter):
         self._drafter.forget()
 
 
-def never_forgets(lab: Lab) -> Lab:
-    """A bench on the same model whose target keeps the slots of rejected tokens, so that later
-    tokens read them, and stand at later positions than they have in the text."""
-    return _with_target(lab, NeverForgets)
-
-
-def resets(lab: Lab) -> Lab:
-    """A bench on the same model that empties the target's cache after every round and computes
-    the whole text again: right, and wasteful. ``lab.target.recomputed`` counts the positions."""
-    return _with_target(lab, Resets)
-
-
-def _with_target(lab: Lab, wrapper: Callable[[Target], Any]) -> Lab:
-    other = Lab(lab.loaded, draft=lab.draft, width=lab.width)
-    other.target = cast(Target, wrapper(other.target))
-    return other
-
-
 class _Wrapped:
     """Everything that is not defined here is the target's own."""
 
@@ -158,7 +139,8 @@ class _Wrapped:
 
 
 class NeverForgets(_Wrapped):
-    """Keeps the slots of rejected tokens; see `never_forgets`."""
+    """Keeps the slots of rejected tokens, so that later tokens read them, and stand at later
+    positions than they have in the text."""
 
     def score(self, tree: DraftTree) -> Scores:
         self._nodes = len(tree)
@@ -169,7 +151,8 @@ class NeverForgets(_Wrapped):
 
 
 class Resets(_Wrapped):
-    """Empties the cache after every round; see `resets`."""
+    """Empties the cache after every round and computes the whole text again: right, and wasteful.
+    ``recomputed`` counts the positions."""
 
     def prefill(self, tokens: Sequence[int]) -> dict[str, Tensor]:
         self._text, self.recomputed = list(tokens[:-1]), 0

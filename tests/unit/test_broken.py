@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import run
 
 from labkit.draft import Draft
 from labkit.drafters.draft_model import DraftModel
@@ -11,6 +12,7 @@ from labkit.lab.laws import first_token, largest_gap, real_pair
 from labkit.lab.load import LoadedModel
 from labkit.lab.measure import forward_seconds, step_block_gap, tree_costs, weight_bytes
 from labkit.lab.session import Lab
+from labkit.target import Target
 from labkit.toy import tiny
 from labkit.tree import DraftTree
 from labkit.verify import verify
@@ -112,21 +114,21 @@ def test_a_late_drafter_costs_acceptance_and_nothing_else(lab):
 
 def test_a_target_that_never_forgets_writes_another_text(lab, drafter):
     plain = lab.record(PROMPT, method="ar", max_new_tokens=24)
-    sick = broken.never_forgets(lab)
-    stale = sick.record(PROMPT, drafter=drafter, max_new_tokens=24)
+    sick = broken.NeverForgets(broken.fresh(Target, lab.target))
+    stale = run(sick, drafter, PROMPT, max_new_tokens=24)
     assert stale.tokens != plain.tokens
     written = sum(len(r.scored.node_slots) for r in stale.rounds)
-    assert sick.target.length == len(PROMPT) - 1 + written
+    assert sick.length == len(PROMPT) - 1 + written
     assert lab.record(PROMPT, method="ar", max_new_tokens=24).tokens == plain.tokens
 
 
 def test_a_target_that_resets_writes_the_same_text_and_computes_it_again(lab, drafter):
     plain = lab.record(PROMPT, method="ar", max_new_tokens=24)
-    sick = broken.resets(lab)
-    fresh = sick.record(PROMPT, drafter=drafter, max_new_tokens=24)
+    sick = broken.Resets(broken.fresh(Target, lab.target))
+    fresh = run(sick, drafter, PROMPT, max_new_tokens=24)
     assert fresh.tokens == plain.tokens
     lengths = [r.committed.slots_after for r in fresh.rounds]
-    assert sick.target.recomputed == sum(lengths)
+    assert sick.recomputed == sum(lengths)
 
 
 def test_p_and_q_of_a_real_round(lab, drafter):
