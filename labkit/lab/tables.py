@@ -2,9 +2,10 @@
 
 Owns: the look. Does not know: what stands in it.
 Invariants: ``repr`` is the sentence; the html holds table and sentence and no script; numbers of
-a column end below each other.
+a column end below each other; on a telephone a wide table becomes one card for each row.
 """
 
+import html
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,16 @@ from typing import Any
 from labkit.lab.cards import plain, rich
 
 _CELL = "padding:.25em .8em;vertical-align:top;text-align:"
+_WIDE = 60  # characters; a telephone shows some 45 in a line
+_CARDS = (
+    "<style>@media (max-width:600px){"
+    ".labkit-cards,.labkit-cards caption,.labkit-cards tbody,.labkit-cards tr,.labkit-cards th,.labkit-cards td"
+    "{display:block;text-align:left!important}"
+    ".labkit-cards thead,.labkit-cards td:empty{display:none}"
+    ".labkit-cards tr{padding:.5em 0;border-bottom:1px solid #999999}"
+    ".labkit-cards td{padding:.1em .8em!important}"
+    ".labkit-cards td::before{content:attr(data-column) ': ';font-weight:600}}</style>"
+)
 _NUMBER = re.compile(r"[<>]?-?\d+(\.\d+)?[×%]?|n/a")
 
 
@@ -31,14 +42,28 @@ class Table:
             f'<th scope="col" style="{_CELL}{side}">{rich(name)}</th>'
             for name, side in zip(self.columns, sides, strict=True)
         )
-        body = "".join(f"<tr>{_row(row, sides)}</tr>" for row in self.rows)
+        body = "".join(f"<tr>{self._row(row, sides)}</tr>" for row in self.rows)
+        style, kind = (_CARDS, ' class="labkit-cards"') if self._wide else ("", "")
         return (
-            '<div style="overflow-x:auto"><table style="border-collapse:collapse;'
+            f'<div style="overflow-x:auto">{style}<table{kind} style="border-collapse:collapse;'
             'font-variant-numeric:tabular-nums">'
             '<caption style="caption-side:bottom;text-align:left;padding:.4em 0;line-height:1.5">'
             f"{rich(self.sentence)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
+
+    @property
+    def _wide(self) -> bool:
+        every = zip(self.columns, *self.rows, strict=True)
+        return sum(max(map(len, texts)) for texts in every) > _WIDE
+
+    def _row(self, texts: tuple[str, ...], sides: list[str]) -> str:
+        cells = "".join(
+            f'<td style="{_CELL}{side}" data-column="{html.escape(plain(name))}">{rich(text)}</td>'
+            for name, text, side in zip(self.columns[1:], texts[1:], sides[1:], strict=True)
+        )
+        first = rich(texts[0])
+        return f'<th scope="row" style="{_CELL}left;font-weight:normal">{first}</th>{cells}'
 
     def _side(self, column: int) -> str:
         """Where the texts of a column begin or end; the first one names its row."""
@@ -51,12 +76,3 @@ class Table:
 
     def __repr__(self) -> str:
         return plain(self.sentence)
-
-
-def _row(texts: tuple[str, ...], sides: list[str]) -> str:
-    first, *rest = texts
-    cells = "".join(
-        f'<td style="{_CELL}{side}">{rich(text)}</td>'
-        for text, side in zip(rest, sides[1:], strict=True)
-    )
-    return f'<th scope="row" style="{_CELL}left;font-weight:normal">{rich(first)}</th>{cells}'

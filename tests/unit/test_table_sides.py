@@ -1,4 +1,4 @@
-"""Numbers of a table end below each other; words begin below each other."""
+"""Numbers of a table end below each other, words begin there; wide rows are cards on a phone."""
 
 import xml.etree.ElementTree as ET
 
@@ -25,3 +25,19 @@ def test_numbers_end_below_each_other(texts: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("texts", [("8", "as drafted"), ("1 ␣the",), ("",), ("12", "")])
 def test_words_begin_below_each_other(texts: tuple[str, ...]) -> None:
     assert sides(*texts) == {"left"}
+
+
+def test_a_wide_table_becomes_cards_on_a_phone() -> None:
+    wide = Table(("key", "what is *wrong*"), (("a", "word " * 12), ("b", "")), "A sentence.")
+    root = ET.fromstring(wide.html)
+    rule = root.find("style")
+    assert rule is not None
+    assert "@media (max-width:600px)" in str(rule.text)
+    assert [cell.attrib["data-column"] for cell in root.iter("td")] == ["what is wrong"] * 2
+    assert [table.attrib["class"] for table in root.iter("table")] == ["labkit-cards"]
+
+
+def test_a_table_that_fits_a_phone_stays_one() -> None:
+    root = ET.fromstring(Table(("", "healthy"), (("tokens", "1.50"),), "A sentence. " * 9).html)
+    assert root.find("style") is None
+    assert all("class" not in table.attrib for table in root.iter("table"))
