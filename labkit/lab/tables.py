@@ -16,7 +16,8 @@ _CELL = "padding:.25em .8em;vertical-align:top;text-align:"
 _WIDE = 60  # characters; a telephone shows some 45 in a line
 _CARDS = (
     "<style>@media (max-width:600px){"
-    ".labkit-cards,.labkit-cards :is(caption,tbody,tr,th,td){display:block;text-align:left!important}"
+    ".labkit-cards,.labkit-cards :is(caption,tbody,tr,th,td)"
+    "{display:block;text-align:left!important}"
     ".labkit-cards thead,.labkit-cards td:empty{display:none}"
     ".labkit-cards tr{padding:.5em 0;border-bottom:1px solid #999999}"
     ".labkit-cards td{padding:.1em .8em!important}"
