@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from labkit.decode import Rule
 from labkit.lab import broken
 from labkit.lab.cards import Card, Carded
-from labkit.lab.wording import catalogue
+from labkit.lab.wording import catalogue, filled
 from labkit.target import Target
 
 Breaks = Literal["text", "law", "acceptance", "speed"]
@@ -71,7 +71,7 @@ def _told(key: str, **how: Any) -> Break:
     """The record of one fault, with its words."""
     words = dict(catalogue("faults")["switches"][key])
     breaks, caught_by = tuple(words.pop("breaks")), tuple(words.pop("caught_by"))
-    return Break(key=key, breaks=breaks, caught_by=caught_by, **words, **how)
+    return Break(key=key, breaks=breaks, caught_by=caught_by, **filled(words), **how)
 
 
 def _wrapped(kind: Callable[[Target], Any]) -> Callable[[Target], Target]:

@@ -18,7 +18,7 @@ from labkit.drafters.pairs import Pairs
 from labkit.heads.eagle import EagleHead
 from labkit.lab import broken_heads as make
 from labkit.lab.cards import Card, Carded
-from labkit.lab.wording import catalogue
+from labkit.lab.wording import catalogue, filled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -60,8 +60,7 @@ Making = Callable[[Any, int], OnPairs]
 
 def told(key: str, exists: Exists, drafter: Making, *, chat: bool = True) -> Fault:
     """The record of one fault, with its words."""
-    every = catalogue("faults")
-    words = {name: text.format(**every["phrases"]) for name, text in every["heads"][key].items()}
+    words = filled(catalogue("faults")["heads"][key])
     return Fault(key=key, exists=exists, drafter=drafter, chat=chat, **words)
 
 

@@ -5,6 +5,7 @@ Does not know: who says the words, or where.
 Invariants: all languages have the same keys (a test holds them together).
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -32,6 +33,12 @@ def catalogue(name: str) -> dict[str, Any]:
     text = (files("labkit.lab") / "strings" / f"{name}.yaml").read_text(encoding="utf-8")
     found: dict[str, Any] = yaml.safe_load(text)
     return found
+
+
+def filled(told: Mapping[str, str]) -> dict[str, Any]:
+    """What is told of a fault, its {gaps} filled in from the phrases of "faults"."""
+    phrases = catalogue("faults")["phrases"]
+    return {name: text.format(**phrases) for name, text in told.items()}
 
 
 def say(key: str, *, lang: str, **values: object) -> str:

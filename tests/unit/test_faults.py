@@ -6,6 +6,7 @@ out by a fresh one that reads the committed text, with states from transformers'
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -463,6 +464,9 @@ def test_the_catalogue_of_faults_tells_of_those_that_there_are_and_of_no_others(
     every = catalogue("faults")
     assert set(every["heads"]) == {*GALLERY, *faults.MODULES}
     assert set(every["switches"]) == set(BREAKS)
+    told = [*GALLERY.values(), *faults.MODULES.values(), *BREAKS.values()]
+    assert [fault.key for fault in told if re.search(r"[{}]", repr(fault))] == []  # no open gaps
+    assert GALLERY["layers_early"].wrong == BREAKS["wrong_layer"].wrong
 
 
 def test_what_cannot_be_is_refused_before_any_run(lab: Lab) -> None:
