@@ -470,7 +470,7 @@ def test_eagle1_bias_is_read_from_file_and_key(tmp_path: Path) -> None:
     assert not read_checkpoint(folder(tmp_path / "c", spec=Spec(version=1))).config.fc_bias
 
 
-# --------------------------------------------------------------------- rope and shapes, J3
+# --------------------------------------------------------------------- rope and shapes
 
 
 @pytest.mark.parametrize(
