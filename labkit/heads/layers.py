@@ -102,8 +102,12 @@ def layer_shapes(target_model: Any) -> dict[str, Any]:
 
 def plain_eps(value: float) -> float:
     """The number that a person wrote. GGUF files hold 32 bits, so that 1e-05 is read from them as
-    9.999999747378752e-06; in float32 both are the same."""
-    return float(str(np.float32(value)))
+    9.999999747378752e-06; in float32 both are the same.
+
+    Raises:
+        TypeError, ValueError: no number.
+    """
+    return float(str(np.float32(float(value))))  # NumPy alone takes None for NaN
 
 
 def plain_rope(text: Any) -> dict[str, Any]:

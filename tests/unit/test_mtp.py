@@ -232,6 +232,18 @@ def test_our_own_format_keeps_a_head_and_stores_no_row_of_the_target(tmp_path: P
             save_mtp(checkpoint, folder)
 
 
+@pytest.mark.parametrize("eps", [None, "small", [1e-5]])
+def test_a_config_whose_epsilon_is_no_number_is_refused(eps: Any, tmp_path: Path) -> None:
+    folder = save_mtp(
+        checkpoint_of_mtp(head_of("one module"), target_model=llama(), target="toy"), tmp_path / "h"
+    )
+    settings = json.loads((folder / "config.json").read_text())
+    assert settings["rms_norm_eps"] == 1e-6
+    (folder / "config.json").write_text(json.dumps(settings | {"rms_norm_eps": eps}))
+    with pytest.raises(BadCheckpoint, match=r"the head's shapes in config\.json"):
+        read_mtp(folder, target_model=llama())
+
+
 def test_rows_of_its_own_are_stored(tmp_path: Path) -> None:
     head = head_of("few words")
     head.lm_head.weight = torch.nn.Parameter(head.lm_head.weight + 1, requires_grad=False)
