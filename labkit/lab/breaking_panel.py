@@ -11,7 +11,6 @@ Built of Text, RadioButtons, Button and HTML alone, which every notebook front e
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labkit.errors import LabError
 from labkit.lab.breaking import BREAKS, CHECKS, Breakage, catalogue, show
 from labkit.lab.cards import Card, interactive, plain
 from labkit.lab.session import Lab
@@ -106,16 +105,17 @@ class BreakIt:
 
     def _pressed(self) -> None:
         """Run what is switched on; whatever goes wrong is told, and the controls come back."""
+        from labkit.lab.controls import complaint
+
         controls = [self._text, self._switch, self._go, *self._play]
         for control in controls:
             control.disabled = True
         self._said.value = Card("…", "Running the prompt, healthy and broken.").html
         try:
             self.run(self._switch.value)
-        except LabError as error:
-            self._said.value = Card("✗", str(error)).html
-        except KeyboardInterrupt:
-            self._said.value = Card("…", "Interrupted. Nothing is left behind.").html
+        except (Exception, KeyboardInterrupt) as error:
+            told = complaint(error, advice="Choose another fault or prompt")
+            self._said.value = Card("✗", told).html
         finally:
             for control in controls[:3]:
                 control.disabled = False

@@ -53,7 +53,7 @@ class Panel:
             self.say(Card("✓", said) if isinstance(said, str) else None)
             self._redraw()
         except (Exception, KeyboardInterrupt) as error:
-            self.say(Card("✗", _complaint(error)))
+            self.say(Card("✗", complaint(error)))
             self._draw_anyhow()
         finally:
             self._enable(True)
@@ -152,12 +152,17 @@ def for_both_widths(draw: Callable[[int], Iterable[str]]) -> str:
     return "".join(f'<div class="{name}">{"".join(draw(width))}</div>' for name, width in kinds)
 
 
-def _complaint(error: BaseException) -> str:
+def complaint(error: BaseException, *, advice: str = "Go back a round and try again") -> str:
+    """What went wrong, in a sentence or two.
+
+    Args:
+        advice: what to do about an error that nobody foresaw, beside running the cell again.
+    """
     if isinstance(error, LabError):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "Interrupted. Nothing of this action was kept; try again."
     return (
-        f"This did not work ({type(error).__name__}: {error}). Nothing of it was kept. Go back a "
-        "round and try again, or run the cell again."
+        f"This did not work ({type(error).__name__}: {error}). Nothing of it was kept. {advice}, "
+        "or run the cell again."
     )

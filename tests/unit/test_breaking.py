@@ -381,6 +381,28 @@ def test_errors_are_told_and_the_controls_come_back(panel: BreakIt) -> None:
     assert not controls["Run it broken, and healthy"].disabled
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ZeroDivisionError("by nothing"), "did not work (ZeroDivisionError: by nothing)"),
+        (torch.OutOfMemoryError("no room"), "no room). Nothing of it was kept. Choose another"),
+        (KeyboardInterrupt(), "Interrupted."),
+    ],
+)
+def test_errors_that_nobody_foresaw_are_told_too(error: BaseException, words: str) -> None:
+    def run(*_: Any, **__: Any) -> breaking.Breakage:
+        raise error
+
+    panel = BreakIt(None, "one two", run=run)  # type: ignore[arg-type]
+    controls = parts(panel)
+    controls["Run it broken, and healthy"].click()
+    told = [c.value for c in panel.widget.children if type(c).__name__ == "HTML"]
+    assert any(words in value for value in told)
+    assert not any("Running the prompt" in value for value in told)
+    assert not controls["Run it broken, and healthy"].disabled
+    panel.widget.close()
+
+
 def test_either_run_can_be_stepped_through_one_at_a_time(panel: BreakIt) -> None:
     panel.widget  # noqa: B018
     result = panel.run("no_rollback")
