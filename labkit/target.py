@@ -78,13 +78,17 @@ class Target:
         self._clock = clock
         self.run = 0  # counts prefills, so that an abandoned run can notice
         self._device = next(model.parameters()).device
-        self._cache = SlotCache(model, device=self._device)
+        self.let_go()
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._paths = _activation_paths(model, self.needs)
+
+    def let_go(self) -> None:
+        """Forget the text, and give back the memory of its slots, which `truncate` keeps."""
+        self._cache = SlotCache(self.model, device=self._device)
         self._slots: tuple[int, ...] = ()
         self._ids = torch.empty(0, dtype=torch.long, device=self._device)  # [m] of the last forward
         self._inputs: dict[str, Tensor] = {}  # of recurrent layers in that forward, [m, D]
         self._text = self._ids  # [length] cached tokens; kept for recurrent layers alone
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._paths = _activation_paths(model, self.needs)
 
     @property
     def device(self) -> torch.device:

@@ -48,6 +48,10 @@ class Drafter(ABC):
     def reset(self) -> None:
         """A new sequence begins: forget everything. Always safe."""
 
+    def let_go(self) -> None:
+        """Forget everything, and give back the memory of what is kept between sequences too."""
+        self.reset()
+
     @abstractmethod
     def propose(self, tokens: Sequence[int], rng: Rng, *, depth: int, warp: Warp) -> Draft:
         """A draft whose root is ``tokens[-1]``, at most ``depth`` deep (0: the root alone).

@@ -99,6 +99,10 @@ class DraftModel(Drafter):
         self._lm.truncate(0)
         self._committed, self._cached = [], []
 
+    def let_go(self) -> None:
+        self._lm.let_go()
+        self.reset()
+
     def propose(self, tokens: Sequence[int], rng: Rng, *, depth: int, warp: Warp) -> Draft:
         """Alignment, K = 3, with the last draft of an all-accepted round still to be read:
 

@@ -29,6 +29,7 @@ from labkit.ids import end_ids
 from labkit.kernels import skinny_pays, use_skinny_linear
 from labkit.lab.from_gguf import read_gguf
 from labkit.lab.hub import has_weights
+from labkit.lab.memory import safely
 from labkit.lab.presets import DEFAULT
 from labkit.lab.pull import pull
 from labkit.lab.quiet import quiet_transformers
@@ -288,14 +289,10 @@ def _shapes_of(path: Path) -> dict[str, list[int]]:
 
 
 def _place(model: nn.Module, device: torch.device) -> nn.Module:
-    try:
-        return model.requires_grad_(False).to(device)
-    except torch.OutOfMemoryError as error:
-        told = str(error).splitlines()[0]
-    model.to("meta")  # whoever still holds it, a traceback for one, holds no weights
-    raise OutOfMemory(
+    return safely(
+        lambda: model.requires_grad_(False).to(device),
         "model",
+        let_go=lambda: model.to("meta"),  # whoever holds it, a traceback for one, holds no weights
         expected=f"room for its weights on {device}",
-        got=told,
-        next_step="choose a smaller model, or restart other kernels that use the device",
+        advice="choose a smaller model, or restart other kernels that use the device",
     )

@@ -15,22 +15,35 @@ from labkit.errors import OutOfMemory
 T = TypeVar("T")
 
 
-def safely(work: Callable[[], T], what: str, *, let_go: Callable[[], None], then: str = "") -> T:
+_EXPECTED = "memory for the draft and the caches"
+_ADVICE = "choose a smaller draft (K or tree), a shorter text or a smaller model"
+
+
+def safely(
+    work: Callable[[], T],
+    what: str,
+    *,
+    let_go: Callable[[], object],
+    then: str = "",
+    expected: str = _EXPECTED,
+    advice: str = _ADVICE,
+) -> T:
     """``work()``; where memory runs out, `OutOfMemory` after ``let_go()``.
 
     Args:
         what: name of the work. then: what becomes of the text so far.
+        expected, advice: what is needed and what helps, where the work is no drafting.
     """
     try:
         return work()
     except torch.OutOfMemoryError as error:
         told = _first_line(error)
     let_go()
-    raise _full(what, told, then=then)
+    raise OutOfMemory(what, expected=expected, got=told, next_step=advice + then)
 
 
 def step_safely(
-    steps: Iterator[T], what: str, *, let_go: Callable[[], None] = lambda: None
+    steps: Iterator[T], what: str, *, let_go: Callable[[], object] = lambda: None
 ) -> Iterator[T]:
     """``steps``, one at a time, likewise."""
     try:
@@ -39,16 +52,7 @@ def step_safely(
     except torch.OutOfMemoryError as error:
         told = _first_line(error)
     let_go()
-    raise _full(what, told)
-
-
-def _full(what: str, told: str, *, then: str = "") -> OutOfMemory:
-    return OutOfMemory(
-        what,
-        expected="memory for the draft and the caches",
-        got=told,
-        next_step="choose a smaller draft (K or tree), a shorter text or a smaller model" + then,
-    )
+    raise OutOfMemory(what, expected=_EXPECTED, got=told, next_step=_ADVICE)
 
 
 def _first_line(error: BaseException) -> str:

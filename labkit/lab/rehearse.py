@@ -23,6 +23,7 @@ from torch import Tensor
 from labkit.decode import speculate
 from labkit.drafters.base import Drafter
 from labkit.errors import BadInput
+from labkit.lab.memory import safely
 from labkit.lab.session import Lab
 from labkit.target import Scores, Target
 from labkit.trace import Trace
@@ -47,7 +48,8 @@ def rehearse(
         drafter: use this one instead of the method's.
 
     Raises:
-        BadInput: a text that was drawn, or written under processors.
+        BadInput: a text that was drawn, or written under processors. OutOfMemory: it does not fit;
+        the session then begins with empty caches.
     """
     told = trace.header["settings"]
     if told["temperature"] or told["repetition_penalty"] != 1 or trace.header["processors"]:
@@ -58,11 +60,19 @@ def rehearse(
             f"{told['repetition_penalty']}, processors {trace.header['processors']}",
             next_step="record the text again without them",
         )
-    drafter = drafter or lab.drafter(method)
+    who = drafter or lab.drafter(method)
+    return safely(
+        lambda: _rehearsed(lab, trace, who, draft_length=draft_length),
+        "this rehearsal",
+        let_go=lambda: lab.let_go(who),
+    )
+
+
+def _rehearsed(lab: Lab, trace: Trace, drafter: Drafter, *, draft_length: int) -> Trace:
     settings: dict[str, Any] = {
         "draft_length": draft_length,
         "max_new_tokens": trace.started.max_new_tokens,
-        "eos": told["eos"] or None,
+        "eos": trace.header["settings"]["eos"] or None,
     }
     text = (*trace.prompt, *trace.tokens)
     by_heart = _ByHeart(lab.target_for(drafter), text, lab.states(text, drafter=drafter))

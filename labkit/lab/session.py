@@ -314,13 +314,15 @@ class Lab:
             # waiting for the device at every phase is for looking, not for speed
             clock=self.clock if config.detail == "full" else time.perf_counter,
         )
-        return step_safely(events, "this run", let_go=self._let_go)
+        return step_safely(events, "this run", let_go=partial(self.let_go, drafter))
 
-    def _let_go(self) -> None:
-        """Caches of every target and drafter; weights stay."""
+    def let_go(self, drafter: Drafter) -> None:
+        """Forget the caches of every target and drafter, ``drafter``'s too; weights stay, and so
+        does plain decoding's drafter, by whose runs a race sees that a newer one has begun."""
+        drafter.let_go()
         self._read.clear()
         self._with_states.clear()
-        self._drafters.clear()
+        self._drafters = {name: one for name, one in self._drafters.items() if name == "ar"}
         self.target = Target(self.model, width=self.width)
 
     def _run_config(

@@ -23,6 +23,7 @@ from labkit.lab import breaking
 from labkit.lab.load import _place
 from labkit.lab.memory import safely
 from labkit.lab.race import Race
+from labkit.lab.rehearse import rehearse
 from labkit.lab.session import Lab
 
 PROMPT, MODEL = prompt_of(7), tiny()
@@ -86,6 +87,51 @@ def test_caches_that_a_traceback_holds_would_be_noticed() -> None:
     assert cache() is not None
 
 
+def test_a_drafter_that_was_handed_over_lets_its_caches_go_too() -> None:
+    lab, kept = toy_lab(MODEL), drafting()
+    cache = weakref.ref(kept._lm._cache)
+    for number in (1, 4):  # at the prompt, and in a round
+        with full_at(number), pytest.raises(OutOfMemory):
+            lab.record(PROMPT, drafter=kept, max_new_tokens=NEW)
+        gc.collect()
+        assert cache() is None
+        assert kept.length == 0
+        again = lab.record(PROMPT, drafter=kept, max_new_tokens=NEW)
+        assert again.tokens == greedy_reference(MODEL, PROMPT, NEW)
+        assert kept.length > 0, "nothing was cached, nothing was tested"
+        cache = weakref.ref(kept._lm._cache)
+
+
+def test_a_race_still_sees_a_newer_one_after_a_run_that_did_not_fit() -> None:
+    lab = toy_lab(MODEL)
+    drafters = {method: lab.drafter(method) for method in ("ar", "ngram")}
+    first = Race(lab, PROMPT, ("ngram",), max_new_tokens=NEW)
+    steps = first._begin()
+    next(steps)
+    with full_at(4), pytest.raises(OutOfMemory):
+        record(lab)
+    assert lab.drafter("ar") is drafters["ar"]
+    assert lab.drafter("ngram") is not drafters["ngram"]
+    assert Race(lab, PROMPT, ("ngram",), max_new_tokens=NEW).run().phase == "finished"
+    for _ in steps:
+        pass
+    assert (first.record.phase, first.record.why) == ("stopped", "another run began on this lab")
+
+
+def test_a_rehearsal_that_does_not_fit_lets_its_caches_go() -> None:
+    lab, kept = toy_lab(MODEL), drafting()
+    text = lab.record(PROMPT, method="ar", max_new_tokens=NEW)
+    lab.record(PROMPT, drafter=kept, max_new_tokens=NEW)
+    caches = [weakref.ref(lab.target._cache), weakref.ref(kept._lm._cache)]
+    with full_at(1), pytest.raises(OutOfMemory, match="this rehearsal") as told:
+        rehearse(lab, text, drafter=kept, draft_length=2)
+    gc.collect()
+    assert told.value.__traceback__ is not None
+    assert [cache() for cache in caches] == [None, None]
+    again = rehearse(lab, text, drafter=kept, draft_length=2)
+    assert again.tokens == text.tokens
+
+
 def test_a_broken_run_that_does_not_fit_says_so() -> None:
     with full_at(18), pytest.raises(OutOfMemory, match="this run"):  # 13 are of plain decoding
         breaking.show(toy_lab(MODEL), "no_rollback", PROMPT, drafter=drafting(), max_new_tokens=NEW)
@@ -125,16 +171,20 @@ def test_other_errors_pass_unchanged_and_let_nothing_go() -> None:
     assert let_go == []
 
 
-def test_a_model_that_does_not_fit_holds_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", ["no room", ""])
+def test_a_model_that_does_not_fit_holds_no_weights(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, whole = torch.nn.Linear(4, 4), torch.nn.Linear.to
 
     def to(self: Any, place: Any) -> Any:
         if place == torch.device("cpu"):
-            raise torch.OutOfMemoryError("no room")
+            raise torch.OutOfMemoryError(words)
         return whole(self, place)
 
     monkeypatch.setattr(torch.nn.Linear, "to", to)
     with pytest.raises(OutOfMemory, match="room for its weights") as told:
         _place(model, torch.device("cpu"))
     assert told.value.__context__ is None
+    assert (words or "OutOfMemoryError") in str(told.value)
     assert all(weight.is_meta for weight in model.parameters())
