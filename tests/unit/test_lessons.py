@@ -3,6 +3,7 @@
 That the cells run, and print what is stored, is nbval's part (`make test`).
 """
 
+import ast
 import contextlib
 import importlib.util
 import io
@@ -156,23 +157,65 @@ def test_what_differs_from_run_to_run_would_be_noticed():
 CHECK = re.compile(r"^checks\.\w+\(.*\)$", re.MULTILINE)
 
 
+def own_cells(stem):
+    return [cell.source for cell in code(source(stem)) if "setup" not in tags(cell)]
+
+
+def solutions(stem):
+    """The code of a lesson's solutions."""
+    parts = prose(source(stem)).split("<details><summary>Solution</summary>")[1:]
+    folded = (part.split("</details>")[0] for part in parts)
+    return [b for part in folded for b in re.findall(r"```python\n(.*?)```", part, re.DOTALL)]
+
+
 def solved(stem):
     """The names that a lesson's solutions define."""
-    parts = prose(source(stem)).split("<details><summary>Solution</summary>")[1:]
     names = {"checks": checks, "trace": chain()}
-    for part in parts:
-        for block in re.findall(r"```python\n(.*?)```", part.split("</details>")[0], re.DOTALL):
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(block, stem, "exec"), names)
+    for block in solutions(stem):
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block, stem, "exec"), names)
     return names
 
 
+def calls(stem):
+    """The checks of a lesson, as it calls them."""
+    return [call for cell in code(source(stem)) for call in CHECK.findall(cell.source)]
+
+
 def judged(stem, names):
-    """What each check of a lesson says of ``names``, called as the lesson calls it."""
-    for cell in code(source(stem)):
-        for call in CHECK.findall(cell.source):
-            exec(compile(f"said = {call}", stem, "exec"), names)
-            yield names["said"]
+    """What each check of a lesson says of ``names``."""
+    for call in calls(stem):
+        exec(compile(f"said = {call}", stem, "exec"), names)
+        yield names["said"]
+
+
+def named(node):
+    """The names that stand somewhere in ``node``."""
+    return {part.id for part in ast.walk(node) if type(part) is ast.Name}
+
+
+def standing(stem, cells):
+    """What is there to check after these cells: of all their statements those are run that define
+    what the lesson's checks are given, or what these definitions need."""
+    names = {"checks": checks, "trace": chain()}
+    used = {name for call in calls(stem) for name in named(ast.parse(call))}
+    wanted, kept = used - names.keys(), []
+    for statement in reversed(ast.parse("\n".join(cells)).body):
+        match statement:
+            case ast.Assign() if wanted & {
+                n for target in statement.targets for n in named(target)
+            }:
+                wanted |= named(statement.value) - names.keys()
+            case ast.FunctionDef() if statement.name in wanted:
+                pass
+            case ast.Import() | ast.ImportFrom():
+                pass
+            case _:
+                continue
+        kept.insert(0, statement)
+    exec(compile(ast.Module(kept, []), stem, "exec"), names)
+    assert used <= names.keys()
+    return names
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -184,15 +227,17 @@ def test_the_solution_of_every_exercise_passes_its_check(stem):
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_what_stands_in_the_lesson_before_it_is_solved_does_not(stem):
-    """Negative control: without the solution every check has something to say."""
+    """Every check has something to say of what the lesson's own cells define."""
+    results = list(judged(stem, standing(stem, own_cells(stem))))
+    assert results
+    assert [result.exercise for result in results if result.passed] == []
 
-    def unsolved(*_args):
-        raise NotImplementedError
 
-    names = {name: unsolved for name in solved(stem) if not name.startswith("__")}
-    names |= {"checks": checks, "trace": chain()}
-    names |= {"drafted": None, "accepted": None, "own": None, "suspect": None, "fault": None}
-    assert [result.exercise for result in judged(stem, names) if result.passed] == []
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_solution_left_in_a_lesson_would_be_noticed(stem):
+    """Negative control of the test above."""
+    left = standing(stem, [*own_cells(stem), *solutions(stem)])
+    assert all(result.passed for result in judged(stem, left))
 
 
 def test_every_question_is_asked_somewhere():
