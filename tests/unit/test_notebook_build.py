@@ -133,13 +133,25 @@ def test_no_lessons_is_no_success() -> None:
     assert steps.index("got none") < steps.index("labkit pull") < steps.index("pytest")
 
 
+def runs_of_pytest(*settings: str) -> list[str]:
+    """The two lines of `make test` that run the tests and the lessons."""
+    steps = make("-n", "test", "ENV=active", *settings).stdout.replace("\\\n", "").splitlines()
+    tests, lessons = (line for line in steps if "pytest" in line)
+    assert "--nbval-lax" in lessons
+    return [tests, lessons]
+
+
+def test_slow_cells_and_kernels_have_time() -> None:
+    """More than nbval's own 60 s for the start of a kernel, which a busy machine may need, and less
+    than its 2000 s for a cell that hangs; both can be set."""
+    _, lessons = runs_of_pytest()
+    assert "--nbval-cell-timeout=180 --nbval-kernel-startup-timeout=120 " in lessons
+    _, slow = runs_of_pytest("CELL_TIMEOUT=900", "KERNEL_TIMEOUT=600")
+    assert "--nbval-cell-timeout=900 --nbval-kernel-startup-timeout=600 " in slow
+
+
 def test_nothing_is_fetched_once_the_model_is_here() -> None:
-    steps = make("-n", "test", "ENV=active").stdout.replace("\\\n", "").splitlines()
-    runs = [line for line in steps if "pytest" in line]
-    assert len(runs) == 2
-    assert "--nbval-lax" in runs[1]
-    for limit in ("--nbval-cell-timeout=180", "--nbval-kernel-startup-timeout=120"):
-        assert limit in runs[1]  # their own defaults are too short for a busy machine
+    runs = runs_of_pytest()
     browser = [s for s in make("-n", "browser", "ENV=active").stdout.splitlines() if "pytest" in s]
     for line in (*runs, *browser):
         assert line.startswith("HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 ")
