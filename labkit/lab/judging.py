@@ -18,6 +18,7 @@ from torch import Tensor
 from labkit.lab.cards import Card, Carded
 from labkit.lab.store import home_directory
 from labkit.lab.wording import say
+from labkit.whole_file import writing
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -37,11 +38,16 @@ class Result(Carded):
 
         Args:
             folder: where; by default the lab's folder in the user's cache directory.
+
+        Raises:
+            BadInput: the file cannot be written.
         """
         path = (folder or home_directory()) / "progress.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"exercise": self.exercise, "passed": self.passed}) + "\n")
+        line = json.dumps({"exercise": self.exercise, "passed": self.passed}) + "\n"
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line)
         return path
 
 

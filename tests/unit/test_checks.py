@@ -6,6 +6,7 @@ import pytest
 import torch
 from viz_traces import corrected
 
+from labkit.errors import BadInput
 from labkit.lab import broken, checks
 from labkit.lab.wording import LANGUAGES, words
 from labkit.tree import DraftTree
@@ -291,6 +292,12 @@ def test_nothing_is_kept_unless_asked(tmp_path):
         path.read_text(encoding="utf-8").splitlines()
         == ['{"exercise": "accept", "passed": true}'] * 2
     )
+
+
+def test_where_nothing_can_be_kept_the_file_is_named(tmp_path):
+    (tmp_path / "full").write_text("not a folder", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"progress\.jsonl"):
+        checks.accept(RIGHT[checks.accept]).keep(tmp_path / "full")
 
 
 def test_a_result_shows_itself_as_html_and_text():
