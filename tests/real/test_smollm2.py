@@ -144,7 +144,7 @@ def with_head(lab: Lab, kind: str) -> Drafter:
 
 def own_head(lab: Lab, method: str) -> Any:
     drafter: Any = lab.drafter(method)
-    return drafter.heads if method == "medusa" else drafter.head
+    return drafter.head
 
 
 def made(lab: Lab, kind: str, reference: Reference) -> Drafter:

@@ -153,6 +153,7 @@ def test_cells_out_of_order_end_where_cells_in_order_do(notebook: Kernel) -> Non
             assert not notebook.run(source, cell=name).error
         return str(notebook.value("trace.text")), held(notebook)
 
+    notebook.run(OTHER_ERROR)  # an error that the kernel keeps holds tensors of its frames
     expected = end_in_order()
     for order in (["figures", "eagle1", "ar", "draft"], ["draft", "draft", "ngram", "figures"]):
         for name in order:
@@ -185,9 +186,10 @@ def test_a_model_that_is_loaded_again_takes_the_place_of_the_first(
 def test_a_model_that_is_kept_would_be_noticed(notebook: Kernel, gguf: Path) -> None:
     """Negative control of the test above."""
     before = held(notebook)
+    weights = notebook.value("sum(one.nbytes for one in lab.model.parameters())")
     notebook.run("kept = lab")
     assert not notebook.run(LOAD.format(gguf=str(gguf))).error
     after = held(notebook)
     notebook.run("del kept")
     assert after["modules"] > before["modules"]
-    assert after["bytes"] > 1.3 * before["bytes"]
+    assert after["bytes"] >= before["bytes"] + weights > before["bytes"]

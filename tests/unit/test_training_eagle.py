@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import training_helpers
 from safetensors.torch import load_file
 from training_helpers import (
     check_a_saved_state,
@@ -380,7 +381,7 @@ def test_provenance_repeats_the_run(target, data, states, tmp_path):
 TOGETHER = """
     import sys, torch
     from pathlib import Path
-    sys.path[:0] = [{here!r}]
+    sys.path[:0] = {folders!r}
     import test_training_eagle as t
     from labkit.training.data import read_rows
     from labkit.training.eagle import recipe_with, train_eagle
@@ -395,7 +396,8 @@ TOGETHER = """
 def test_two_processes_train_one_head(target, data, states, tmp_path):
     """Both add the mean of two gradients, so they end as one process that takes both batches."""
     script = tmp_path / "together.py"
-    script.write_text(textwrap.dedent(TOGETHER).format(here=os.path.dirname(__file__)))
+    folders = [os.path.dirname(__file__), os.path.dirname(training_helpers.__file__)]
+    script.write_text(textwrap.dedent(TOGETHER).format(folders=folders))
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29811"}
     workers = [
         subprocess.Popen(
