@@ -317,8 +317,12 @@ def _check_drafters(
                 name,
                 expected=expected,
                 got=", ".join(methods),
-                next_step=f"add {expected}, or leave the option out",
+                next_step=f"choose {expected}, or leave the option out",
             )
+    if head is not None:
+        from labkit.heads.checkpoints.files import check_folder
+
+        check_folder(Path(head))
 
 
 def _check_prompt(prompt: str) -> None:

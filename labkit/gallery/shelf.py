@@ -147,6 +147,7 @@ def open_run(name_or_path: str | Path) -> Trace:
     """A run of the lab's own gallery by its name, or any other by its path."""
     text = str(name_or_path)
     is_path = text.endswith(_ENDINGS) or Path(text).name != text
+    is_path = is_path or (Path(text).exists() and text not in gallery.names)
     return Trace.load(text) if is_path else gallery.open(text)
 
 

@@ -236,3 +236,15 @@ def test_progress_redraws_on_a_terminal_and_is_one_line_per_step_elsewhere() -> 
             show(*step)
         assert screen.text == "".join(expected)
     progress.silent("load", 1, 2)
+
+
+@pytest.mark.parametrize(("head", "got"), [("nowhere", "nothing there"), ("text.txt", "a file")])
+def test_a_head_that_is_not_there_is_refused_before_any_model_is_read(
+    tmp_path: Path, head: str, got: str
+) -> None:
+    (tmp_path / "text.txt").write_text("not a head", encoding="utf-8")
+    given = ["generate", "--method", "eagle31", "--head", str(tmp_path / head), "--prompt", "hi"]
+    ended = run(*given, home=tmp_path / "no-model")
+    assert ended.returncode == 2
+    assert got in ended.stderr
+    assert "name the folder of a head" in ended.stderr

@@ -148,6 +148,17 @@ def test_another_folder_is_a_gallery_too(tmp_path: Path) -> None:
     assert open_run("code-ar") == gallery.open("code-ar")
 
 
+def test_a_file_that_is_there_is_read_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    viz_traces.chain().save("mine.txt")
+    Path("notes.txt").write_text("no trace", encoding="utf-8")
+    assert open_run("mine.txt").tokens == viz_traces.chain().tokens
+    with pytest.raises(BadInput, match=r"trace file 'notes\.txt'"):
+        open_run("notes.txt")
+
+
 def test_recording_tells_what_a_model_cannot_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
