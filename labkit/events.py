@@ -12,6 +12,7 @@ path ended without a rejection. *Slots*: rows of the target's KV table that are 
 """
 
 import itertools
+import math
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -341,7 +342,7 @@ def _typed(hint: Any, value: Any) -> Any:
         kinds = get_type_hints(Trial).values()
         return Trial(*(_typed(kind, v) for kind, v in zip(kinds, value, strict=True)))
     if hint is float and type(value) is int:
-        return float(value)  # JavaScript writes 1.0 as 1
-    if type(value) is not hint:
+        value = float(value) if abs(value) < 2**63 else math.inf  # JavaScript writes 1.0 as 1
+    if type(value) is not hint or (hint is float and not math.isfinite(value)):
         raise TypeError(value)
     return value

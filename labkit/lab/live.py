@@ -160,8 +160,11 @@ class Workbench:
     def ended(self) -> str | None:
         """Why the text ends where we stand, or None."""
         reason = self.steps[-1].reason if self.steps else None
-        grown = len(self.tokens) < self.settings.config.max_new_tokens
-        return None if reason == "max_new_tokens" and grown else reason
+        if reason not in (None, "max_new_tokens"):
+            return reason
+        # as of now: the number may have been changed where the text was shorter or longer
+        full = len(self.tokens) >= self.settings.config.max_new_tokens
+        return "max_new_tokens" if full else None
 
     # --- rounds -----------------------------------------------------------------------------------
 

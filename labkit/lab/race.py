@@ -179,8 +179,12 @@ class Race:
             self._why = "interrupted"
         except LabError as error:
             self._why = str(error)
+        except Exception as error:
+            self._why = f"{type(error).__name__}: {error}"
+            raise
         finally:
-            self.stop()
+            if self._steps is steps:  # it may have been stopped, and begun again
+                self.stop()
 
     def stop(self) -> None:
         """End it where it stands; harmless when it is not running. Every lane forgets."""

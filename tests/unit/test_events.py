@@ -1,6 +1,7 @@
 """Every event survives JSON, and what is not an event is refused by name."""
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -151,6 +152,9 @@ VERIFIED = {"kind": "verified", "round": 1, "path": [0], "next_token": 3, "resam
         ({"kind": "prefilled", "round": 0, "tokens": "1"}, "got tokens: '1'"),
         ({"kind": "prefilled", "round": True, "tokens": 1}, "got round: True"),
         ({"kind": "prefilled", "round": 0, "tokens": 1, "seconds": None}, "got seconds: None"),
+        ({"kind": "prefilled", "round": 0, "tokens": 1, "seconds": math.inf}, "got seconds: inf"),
+        ({"kind": "prefilled", "round": 0, "tokens": 1, "seconds": math.nan}, "got seconds: nan"),
+        ({"kind": "prefilled", "round": 0, "tokens": 1, "seconds": 10**400}, "got seconds: 1"),
         ({"kind": "committed", "round": 1, "tokens": [1], "sources": "draft"}, "got sources"),
         ({"kind": "committed", "round": 1, "tokens": 7, "sources": ["draft"]}, "got tokens: 7"),
         (VERIFIED | {"trials": [[1, 0.5, 0.5, 0.1]]}, "got trials"),

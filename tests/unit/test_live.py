@@ -275,6 +275,21 @@ def test_settings_change_between_rounds(lab: Lab) -> None:
         bench.set(max_new_tokens=1)
 
 
+def test_a_number_that_became_smaller_ends_longer_texts_too(lab: Lab) -> None:
+    """It is set where the text is short, and met again where it is long."""
+    bench = opened(lab)
+    bench.run(3)
+    made = len(bench.tokens)
+    bench.rewind(0)
+    bench.set(max_new_tokens=2)
+    assert bench.ended is None
+    bench.rewind(3)
+    assert bench.ended == "max_new_tokens"
+    with pytest.raises(BadInput, match=r"ends here \(max_new_tokens\)"):
+        bench.run(5)
+    assert len(bench.tokens) == made
+
+
 # --- forced and forbidden -------------------------------------------------------------------------
 
 

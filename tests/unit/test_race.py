@@ -202,6 +202,25 @@ def test_stopped_before_its_first_step(lab: Lab, clock: Clock) -> None:
     assert asyncio.run(notebook()).record.phase == "stopped"
 
 
+def test_stopped_and_begun_again_at_once(lab: Lab, clock: Clock) -> None:
+    """The first task wakes when the second run is under way, and leaves that alone."""
+
+    async def notebook() -> Race:
+        race = make(lab, clock)
+        first = race.start()
+        await turns(3)
+        race.stop()
+        second = race.start()
+        assert first is not None
+        assert second is not None
+        await asyncio.gather(first, second)
+        return race
+
+    race = asyncio.run(notebook())
+    assert race.record.phase == "finished"
+    assert [lane.text for lane in race.record.lanes] == [Words().decode(text()[:NEW])] * 3
+
+
 def test_a_newer_race_stops_the_old_one(lab: Lab, clock: Clock) -> None:
     """What happens when the cell is run again."""
 
