@@ -5,6 +5,7 @@ Invariants: whatever the console complains of is kept in ``page.complaints``, ex
 are named here, each with its reason.
 """
 
+import contextlib
 import re
 import time
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 
 import nbformat
 from harness import PATIENCE
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page, TimeoutError
 
 NOISES: dict[str, str] = {}
 WIDGET_FAILS = re.compile(r"Error (displaying|creating) widget|Loading widget|[Mm]odel not found")
 LESSON_TAKES = 900_000  # milliseconds at most; alone on two cores it is a tenth of that
 _SVG, _BADGE = "image/svg+xml", '<svg xmlns="http://www.w3.org/2000/svg"/>'
+TRIES = 24  # to begin a run, 5 seconds apart
 _PROMPTS = ".jp-Notebook .jp-CodeCell .jp-InputArea-prompt"
 _BEGUN = f"""() => [...document.querySelectorAll("{_PROMPTS}")]
   .some((node) => /[*\\d]/.test(node.textContent))"""
@@ -72,13 +74,25 @@ def open_notebook(browser: Browser, address: str, **context: Any) -> Page:
 
 def run_all(page: Page) -> None:
     """Run every cell from the menu and wait for the last, or for one that fails."""
-    while not page.evaluate(_BEGUN):
-        # a page that is still settling takes the click and does nothing
-        page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    for _ in range(TRIES):
+        if page.evaluate(_BEGUN):
+            break
+        _ask_for_the_run(page)
         page.wait_for_timeout(5000)
     page.wait_for_function(_DONE, timeout=LESSON_TAKES, polling=300)
     assert page.locator(".jp-Dialog").all_inner_texts() == [], "nothing has to be asked"
+
+
+def _ask_for_the_run(page: Page) -> None:
+    """Once; a page that is still settling takes the click and does nothing, and where the kernel
+    is not there yet it asks for one, with the lesson's own chosen."""
+    for asked in page.locator(".jp-Dialog").all():
+        assert "Select Kernel" in asked.inner_text()
+        asked.locator("button.jp-mod-accept").click()
+        return
+    with contextlib.suppress(TimeoutError):  # of Playwright: such a question came in between
+        page.get_by_role("menuitem", name="Run", exact=True).click(timeout=10_000)
+        page.get_by_role("menuitem", name="Run All Cells", exact=True).click(timeout=10_000)
 
 
 def save(page: Page, path: Path) -> nbformat.NotebookNode:
