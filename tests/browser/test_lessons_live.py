@@ -51,7 +51,7 @@ def shortcomings(stored: nbformat.NotebookNode, saved: nbformat.NotebookNode) ->
 
 
 def check_page(page: Page, stored: nbformat.NotebookNode, *, own: Sequence[str] = ()) -> None:
-    """Widgets are alive, and the console has nothing to complain of but what is the desk's ``own``."""
+    """Widgets are alive, and the console complains of nothing but what is the desk's ``own``."""
     sources = [cell.source for cell in code(stored)]
     asked = sum(len(re.findall(r"^ask\(", source, re.MULTILINE)) for source in sources)
     expect(page.locator(".jp-Notebook .labkit-quiz")).to_have_count(asked)
