@@ -6,11 +6,9 @@ Invariants: the same text gives the same bytes; a file is refused before anythin
 small file cannot unpack into one that fills the memory.
 """
 
-import contextlib
 import gzip
 import io
 import json
-import os
 import secrets
 import zlib
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 
 from labkit.errors import BadInput
 from labkit.events import SCHEMA_VERSION
+from labkit.whole_file import beside
 
 LARGEST = 64 * 1024 * 1024  # bytes of JSON; a full trace of 64 tokens has 0.3 million
 _GZIP = b"\x1f\x8b"
@@ -44,15 +43,11 @@ def write(path: str | Path, text: str) -> Path:
     if path.exists() and not path.is_file():
         raise _unwritable(path, "a folder, a pipe or a device")
     data = pack(text) if path.suffix == ".gz" else text.encode()
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
-        part.write_bytes(data)
-        os.replace(part, path)
+        with beside(path, mark=f".{secrets.token_hex(4)}") as part:
+            part.write_bytes(data)
     except OSError as error:
         raise _unwritable(path, f"{type(error).__name__}: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
     return path
 
 

@@ -38,8 +38,25 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def beside(path: Path, *, mark: str = "") -> Iterator[Path]:
+    """The file to write instead of ``path``, which it replaces when all is written; whatever goes
+    wrong passes unchanged, and no part is left.
+
+    Args:
+        mark: in the name of the part, where several may write the same file.
+    """
+    part = path.with_name(f"{path.name}{mark}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def whole(path: Path, *, named: Path | None = None) -> Iterator[Path]:
-    """The file to write instead of ``path``, which it replaces when all is written.
+    """`beside`, with one message for all that goes wrong.
 
     Args:
         named: how an error calls it, where ``path`` is not yet where it will be.
@@ -47,14 +64,8 @@ def whole(path: Path, *, named: Path | None = None) -> Iterator[Path]:
     Raises:
         BadInput: it cannot be written.
     """
-    part = path.with_name(path.name + ".part")
-    try:
-        with writing(named or path):
-            yield part
-            os.replace(part, path)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+    with writing(named or path), beside(path) as part:
+        yield part
 
 
 def save_tensors(
