@@ -8,6 +8,7 @@ joining drops.
 """
 
 import re
+from functools import cache
 from pathlib import Path
 
 from labkit.viz.theme import LOOKS, SANS, style_sheet
@@ -26,6 +27,7 @@ def sheet(name: str) -> str:
     return "\n".join((style_sheet(), _named(), _read("shared.css"), _read(f"{name}.css")))
 
 
+@cache
 def desk() -> str:
     """A style element for boxes of plain ipywidgets, whose class is labkit-desk."""
     return f"<style>{_named()}{_read('desk.css')}</style>"

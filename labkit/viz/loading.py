@@ -16,7 +16,7 @@ def stepper_class() -> Any:
     except ImportError as error:
         from labkit.viz.stillness import StillStepper
 
-        return partial(StillStepper, missing=(error.name or "anywidget").partition(".")[0])
+        return partial(StillStepper, missing=_package(error))
     return Stepper
 
 
@@ -27,7 +27,7 @@ def whatif_class() -> Any:
     except ImportError as error:
         from labkit.viz.desk import StillWhatIf
 
-        return partial(StillWhatIf, missing=(error.name or "anywidget").partition(".")[0])
+        return partial(StillWhatIf, missing=_package(error))
     return WhatIf
 
 
@@ -38,5 +38,10 @@ def race_view_class() -> Any:
     except ImportError as error:
         from labkit.viz.race import StillRace
 
-        return partial(StillRace, missing=(error.name or "anywidget").partition(".")[0])
+        return partial(StillRace, missing=_package(error))
     return RaceView
+
+
+def _package(error: ImportError) -> str:
+    """The pip package that is missing."""
+    return (error.name or "anywidget").partition(".")[0]
