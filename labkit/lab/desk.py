@@ -17,7 +17,7 @@ from labkit.drafters.base import Drafter
 from labkit.drafters.shapes import Shape
 from labkit.events import Drafted, Prefilled
 from labkit.lab.courses import How, Seat, Step
-from labkit.lab.memory import safely
+from labkit.lab.memory import ADVICE, safely
 from labkit.lab.session import Lab
 from labkit.lab.settings import Settings
 from labkit.sampling import Rng, Warp
@@ -188,8 +188,8 @@ class Desk:
         )
 
     def _safely(self, work: Callable[[], T]) -> T:
-        then = "; the text so far is kept and is read again in the next round"
-        return safely(work, "this round", let_go=self._let_go, then=then)
+        advice = f"{ADVICE}; the text so far is kept and is read again in the next round"
+        return safely(work, "this round", let_go=self._let_go, advice=advice)
 
     def _let_go(self) -> None:
         self._seats.clear()

@@ -14,9 +14,8 @@ from labkit.errors import OutOfMemory
 
 T = TypeVar("T")
 
-
 _EXPECTED = "memory for the draft and the caches"
-_ADVICE = "choose a smaller draft (K or tree), a shorter text or a smaller model"
+ADVICE = "choose a smaller draft (K or tree), a shorter text or a smaller model"
 
 
 def safely(
@@ -24,14 +23,13 @@ def safely(
     what: str,
     *,
     let_go: Callable[[], object],
-    then: str = "",
     expected: str = _EXPECTED,
-    advice: str = _ADVICE,
+    advice: str = ADVICE,
 ) -> T:
     """``work()``; where memory runs out, `OutOfMemory` after ``let_go()``.
 
     Args:
-        what: name of the work. then: what becomes of the text so far.
+        what: name of the work.
         expected, advice: what is needed and what helps, where the work is no drafting.
     """
     try:
@@ -39,7 +37,7 @@ def safely(
     except torch.OutOfMemoryError as error:
         told = _first_line(error)
     let_go()
-    raise OutOfMemory(what, expected=expected, got=told, next_step=advice + then)
+    raise OutOfMemory(what, expected=expected, got=told, next_step=advice)
 
 
 def step_safely(
@@ -52,7 +50,7 @@ def step_safely(
     except torch.OutOfMemoryError as error:
         told = _first_line(error)
     let_go()
-    raise OutOfMemory(what, expected=_EXPECTED, got=told, next_step=_ADVICE)
+    raise OutOfMemory(what, expected=_EXPECTED, got=told, next_step=ADVICE)
 
 
 def _first_line(error: BaseException) -> str:
