@@ -123,7 +123,6 @@ class DraftTrainer:
         """One update. ``share_done`` from 0 to 1 sets the learning rate on its cosine."""
         batch = collate(self.state.batch, device=self.device)
         loss = self._loss(batch)
-        loss.backward()
         warm = min(1.0, (self.state.at.step + 1) / self.recipe.warmup_steps)
         tokens = batch.tokens.numel()
         self.state.update(loss, warm=warm, share_done=share_done, tokens=tokens)

@@ -225,11 +225,10 @@ class HeadTrainer:
         batch = self._features.batch(rows, needs=self._needs, device=self.device)
         with half_precision(self.device):
             loss = self.loss(batch, depth=self._drafting.depth(share_done, recipe))
-        loss.backward()
-        self.ranks.average_gradients(self.trained.values())
         warm = min(1.0, (share_done + 1e-3) / recipe.warmup)
         tokens = self.ranks.size * sum(map(len, rows))
-        self.state.update(loss, warm=warm, share_done=share_done, tokens=tokens)
+        average = self.ranks.average_gradients
+        self.state.update(loss, warm=warm, share_done=share_done, tokens=tokens, average=average)
 
     def loss(self, batch: FeatureBatch, *, depth: int) -> Tensor:
         """In nats: the weighted mean over ``depth`` steps; both terms of an imitation."""
