@@ -164,6 +164,19 @@ def run(target: Target, drafter: Drafter, prompt: Sequence[int], **options: Any)
     return Trace.record(events)
 
 
+def checked(drafter: Drafter, check: Callable[[Draft, Sequence[int]], None]) -> Drafter:
+    """The drafter, with every draft shown to ``check`` together with the text before it."""
+    propose = drafter.propose
+
+    def proposed(tokens: Sequence[int], rng: Any, **options: Any) -> Draft:
+        draft = propose(tokens, rng, **options)
+        check(draft, tokens)
+        return draft
+
+    drafter.propose = proposed  # type: ignore[method-assign]
+    return drafter
+
+
 def check_nodes(draft: Draft, expected: Callable[[list[int]], torch.Tensor]) -> None:
     """Every drafted node has the logits, [V], that ``expected`` gives for the guesses above it."""
     tokens = draft.tree.tokens

@@ -10,21 +10,29 @@ true states; guesses are forgotten by `observe` and `forget`.
     guesses      x4 from the last pair; then (own state, x4) gives x5, and so on
 """
 
+import time
+from collections.abc import Callable
 from typing import Any
 
-from labkit.drafters.on_pairs import OnPairs
+from labkit.drafters.on_head import HeadDrafter
+from labkit.drafters.pairs import Pairs
 from labkit.heads.eagle import EagleHead
 
 
-class Eagle(OnPairs):
+def eagle_drafter(
+    head: EagleHead,
+    *,
+    name: str | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    **settings: Any,
+) -> HeadDrafter:
     """Drafts with one EAGLE head.
 
     Args:
+        head: in evaluation mode, on the target's device.
         name: what traces call it; None: the head's version.
-        settings: as of `OnPairs`.
+        clock: seconds; on a device that works asynchronously, one that waits for it.
+        settings: as of `HeadDrafter`.
     """
-
-    head: EagleHead
-
-    def __init__(self, head: EagleHead, *, name: str | None = None, **settings: Any) -> None:
-        super().__init__(head, name=name or f"eagle{head.config.version}", **settings)
+    name = name or f"eagle{head.config.version}"
+    return HeadDrafter(Pairs(head, clock=clock), name=name, **settings)

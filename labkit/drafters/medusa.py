@@ -27,32 +27,39 @@ from torch import Tensor
 
 from labkit.drafters.base import Commit
 from labkit.drafters.feeding import Foretold, Source
-from labkit.drafters.on_head import OnHead
+from labkit.drafters.on_head import HeadDrafter
 from labkit.heads.medusa import MedusaHeads
 
 
-class Medusa(OnHead):
+def medusa_drafter(
+    head: MedusaHeads,
+    *,
+    name: str | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    **settings: Any,
+) -> HeadDrafter:
     """Drafts with one set of parallel heads, at most as deep as there are heads.
 
     Args:
+        head: in evaluation mode, on the target's device.
         name: what traces call it; None: the kind of the heads.
         clock: seconds; on a device that works asynchronously, one that waits for it.
-        settings: as of `OnHead`.
+        settings: as of `HeadDrafter`.
+    """
+    return HeadDrafter(LastState(head, clock=clock), name=name or head.config.kind, **settings)
+
+
+class LastState:
+    """The state after the committed text, which all heads guess from, and Meta's cache.
+
+    Attributes:
+        needs: the name of that state. deepest: how many heads there are.
     """
 
-    head: MedusaHeads
-
-    def __init__(
-        self,
-        head: MedusaHeads,
-        *,
-        name: str | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        **settings: Any,
-    ) -> None:
-        config = head.config
-        super().__init__(head, name=name or config.kind, deepest=config.heads, **settings)
-        self._clock = clock
+    def __init__(self, head: MedusaHeads, *, clock: Callable[[], float]) -> None:
+        self.head, self._clock = head, clock
+        self.needs: tuple[str, ...] = head.config.needs
+        self.deepest: int = head.config.heads
         self.reset()
 
     @property
@@ -61,25 +68,27 @@ class Medusa(OnHead):
         return self._read
 
     def reset(self) -> None:
+        """A new sequence begins."""
         self._kv = self.head.cache()
         self._first = True  # the prompt's last token is pending: one state fewer than tokens
         self._waiting: list[Tensor] = []  # [m, H] each
         self._read = 0
         self._made: Tensor | None = None  # [heads, H], after the last committed state
 
-    @torch.inference_mode()
     def observe(self, commit: Commit) -> None:
+        """The text grew."""
         self.forget()
         if len(commit.tokens) > self._first:
             self._waiting.append(commit.hidden[self.needs[0]])
         self._first = False
 
     def forget(self) -> None:
-        # a forward that an interrupt cut off; guesses themselves never enter the cache
+        """Drop what a forward left that an interrupt cut off; guesses never enter the cache."""
         for kv in self._kv:
             kv.truncate(min(self._read, kv.length))
 
     def source(self, depth: int) -> Source | None:
+        """What a draft of ``depth`` grows from; None before there is a state."""
         if not (self._waiting or self._made is not None):
             return None
         before = self._clock()

@@ -4,20 +4,28 @@ Owns: the drafter's name. Does not know: families of checkpoints, how a draft gr
 Invariants: those of `Pairs`: committed text stands in every module's cache with true states.
 """
 
+import time
+from collections.abc import Callable
 from typing import Any
 
-from labkit.drafters.on_pairs import OnPairs
+from labkit.drafters.on_head import HeadDrafter
+from labkit.drafters.pairs import Pairs
 from labkit.heads.mtp import MtpHead
 
 
-class Mtp(OnPairs):
+def mtp_drafter(
+    head: MtpHead,
+    *,
+    name: str = "mtp",
+    clock: Callable[[], float] = time.perf_counter,
+    **settings: Any,
+) -> HeadDrafter:
     """Drafts with the modules of one `MtpHead`, the last one again and again beyond them.
 
     Args:
-        settings: as of `OnPairs`.
+        head: in evaluation mode, on the target's device.
+        name: what traces call it.
+        clock: seconds; on a device that works asynchronously, one that waits for it.
+        settings: as of `HeadDrafter`.
     """
-
-    head: MtpHead
-
-    def __init__(self, head: MtpHead, *, name: str = "mtp", **settings: Any) -> None:
-        super().__init__(head, name=name, **settings)
+    return HeadDrafter(Pairs(head, clock=clock), name=name, **settings)

@@ -53,14 +53,24 @@ class Pairs:
     """The committed pairs of one head.
 
     Attributes:
+        needs: names of the target's states that the pairs are made with.
+        deepest: None, a head that reads its own guesses goes on as long as one likes.
         true: per step, pairs in its cache that are committed.
         last: per step, its output for the last of them, [1, H] each; None: it has none.
         clock: seconds; on a device that works asynchronously, one that waits for it.
     """
 
+    deepest = None
+
     def __init__(self, head: Head, *, clock: Callable[[], float]) -> None:
         self.head, self.clock = head, clock
+        self.needs: tuple[str, ...] = head.config.needs
         self.reset()
+
+    @property
+    def length(self) -> int:
+        """Pairs in the first step's cache that are committed, with the target's own states."""
+        return self.true[0]
 
     def reset(self) -> None:
         """A new sequence begins."""
@@ -77,8 +87,7 @@ class Pairs:
         ids = commit.tokens[1:] if self._first else commit.tokens
         self._first = False
         if ids:
-            needs = self.head.config.needs
-            self._waiting.append((ids, [commit.hidden[name] for name in needs]))
+            self._waiting.append((ids, [commit.hidden[name] for name in self.needs]))
 
     def forget(self) -> None:
         """Drop whatever was guessed."""
@@ -86,7 +95,7 @@ class Pairs:
             for table in tables:
                 table.truncate(min(true, table.length))
 
-    def source(self) -> "Guesses | None":
+    def source(self, depth: int) -> "Guesses | None":
         """What a draft after the committed text grows from; None before there is a pair."""
         if not (self._waiting or self.last[0]):
             return None

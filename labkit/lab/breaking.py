@@ -20,8 +20,8 @@ import torch
 
 from labkit.decode import speculate
 from labkit.drafters.base import Drafter
-from labkit.drafters.eagle import Eagle
 from labkit.drafters.nothing import Nothing
+from labkit.drafters.on_head import HeadDrafter
 from labkit.errors import BadInput, one_of
 from labkit.events import AnyEvent
 from labkit.heads.eagle import EagleHead
@@ -315,10 +315,9 @@ class _Bench:
 
     def _states(self, heads: tuple[Drafter, Drafter], *, broken: bool) -> float | None:
         right, given = heads[0], heads[1 if broken else 0]
-        if not isinstance(right, Eagle) or not isinstance(given, Eagle):
+        if not isinstance(right, HeadDrafter) or not isinstance(right.head, EagleHead):
             return None
-        names = given.head.config.needs, right.head.config.needs
-        return state_distance(self.lab.model, self.ids, given=names[0], right=names[1])
+        return state_distance(self.lab.model, self.ids, given=given.needs, right=right.needs)
 
 
 # --- what is told of both

@@ -7,6 +7,7 @@ target, so no fault can change a text.
 """
 
 import copy
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.drafters.base import Commit
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.on_head import HeadDrafter
 from labkit.drafters.pairs import Pairs
 from labkit.heads.checkpoints.vocabulary import d2t_of
 from labkit.heads.eagle import EagleHead, HeadStep
@@ -31,11 +32,9 @@ def twin(head: Any, **config: Any) -> Any:
     return other
 
 
-def with_pairs(kind: type[Pairs], head: EagleHead) -> Eagle:
+def with_pairs(kind: Callable[..., Pairs], head: Any) -> HeadDrafter:
     """A drafter whose pairs are of this kind."""
-    drafter = Eagle(head)
-    drafter.pairs = kind(head, clock=drafter.pairs.clock)
-    return drafter
+    return HeadDrafter(kind(head, clock=time.perf_counter), name=kind.__name__)
 
 
 # --- what the head reads
@@ -60,21 +59,15 @@ def strange_embedding(head: EagleHead, *, seed: int = 0) -> EagleHead:
     return other
 
 
-class BeforeFinalNorm(Pairs):
-    """EAGLE-1 on the target's last state as it was before the final norm, not after it."""
+def before_final_norm(head: EagleHead, *, layers: int) -> HeadDrafter:
+    """EAGLE-1 on the target's last state as it was before the final norm, not after it.
 
-    def observe(self, commit: Commit) -> None:
-        given = commit.hidden.values()  # the one state that was asked for
-        super().observe(
-            Commit(commit.tokens, dict(zip(self.head.config.needs, given, strict=False)))
-        )
-
-
-def before_final_norm(head: EagleHead, *, layers: int) -> Eagle:
-    """`BeforeFinalNorm` on a target with so many layers."""
-    drafter = with_pairs(BeforeFinalNorm, head)
-    drafter.needs = (f"h{layers}",)
-    return drafter
+    Args:
+        layers: of the target.
+    """
+    pairs = Pairs(head, clock=time.perf_counter)
+    pairs.needs = (f"h{layers}",)
+    return HeadDrafter(pairs, name="before_final_norm")
 
 
 class Unshifted(Pairs):

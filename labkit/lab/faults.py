@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.drafters.eagle import Eagle
-from labkit.drafters.mtp import Mtp
-from labkit.drafters.on_pairs import OnPairs
+from labkit.drafters.eagle import eagle_drafter
+from labkit.drafters.mtp import mtp_drafter
+from labkit.drafters.on_head import HeadDrafter
 from labkit.errors import BadInput, one_of, require
 from labkit.heads.checkpoints.read import name_of
 from labkit.heads.mtp import MtpHead
@@ -57,7 +57,7 @@ def catalogue(gallery: Mapping[str, Fault] = GALLERY) -> Table:
     )
 
 
-def drafter(lab: Lab, key: str, *, method: str = "eagle3", head: Any = None) -> OnPairs:
+def drafter(lab: Lab, key: str, *, method: str = "eagle3", head: Any = None) -> HeadDrafter:
     """A drafter with one fault, for ``lab.record(prompt, drafter=...)``; chains only.
 
     Args:
@@ -70,7 +70,9 @@ def drafter(lab: Lab, key: str, *, method: str = "eagle3", head: Any = None) -> 
     """
     head = head or _head_of(lab, method)
     if key == HEALTHY:
-        return Mtp(head, name=HEALTHY) if _modules(head) else Eagle(head, name=HEALTHY)
+        return (
+            mtp_drafter(head, name=HEALTHY) if _modules(head) else eagle_drafter(head, name=HEALTHY)
+        )
     layers = _layers(lab)
     fault = _fault(key)
     if key not in _gallery(head) or not fault.exists(head, layers):
@@ -99,7 +101,7 @@ def available(lab: Lab, *, method: str = "eagle3", head: Any = None) -> tuple[st
 def _head_of(lab: Lab, method: str) -> Any:
     require(method in _METHODS, "method", "one of " + ", ".join(_METHODS), method)
     found = lab.drafter(method)
-    assert isinstance(found, OnPairs)
+    assert isinstance(found, HeadDrafter)
     return found.head
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from labkit.drafters.eagle import Eagle
-from labkit.drafters.on_pairs import OnPairs
+from labkit.drafters.eagle import eagle_drafter
+from labkit.drafters.on_head import HeadDrafter
 from labkit.drafters.pairs import Pairs
 from labkit.heads.eagle import EagleHead
 from labkit.lab import broken_heads as make
@@ -42,7 +42,7 @@ class Fault(Carded):
     found_by: str
     heads: str
     exists: Callable[[Any, int], bool]
-    drafter: Callable[[Any, int], OnPairs]
+    drafter: Callable[[Any, int], HeadDrafter]
     chat: bool = True
 
     @property
@@ -55,7 +55,7 @@ class Fault(Carded):
 
 
 Exists = Callable[[Any, int], bool]
-Making = Callable[[Any, int], OnPairs]
+Making = Callable[[Any, int], HeadDrafter]
 
 
 def told(key: str, exists: Exists, drafter: Making, *, chat: bool = True) -> Fault:
@@ -69,11 +69,11 @@ def by_key(*faults: Fault) -> dict[str, Fault]:
     return {fault.key: fault for fault in faults}
 
 
-def _head(change: make.Change) -> Callable[[EagleHead, int], Eagle]:
-    return lambda head, layers: Eagle(change(head))
+def _head(change: make.Change) -> Callable[[EagleHead, int], HeadDrafter]:
+    return lambda head, layers: eagle_drafter(change(head))
 
 
-def _pairs(kind: type[Pairs]) -> Callable[[EagleHead, int], Eagle]:
+def _pairs(kind: type[Pairs]) -> Callable[[EagleHead, int], HeadDrafter]:
     return lambda head, layers: make.with_pairs(kind, head)
 
 
@@ -108,7 +108,7 @@ def _norms_what_it_fuses(head: EagleHead, layers: int) -> bool:
     return head.config.fc_norm or head.config.norm_before_fc
 
 
-def _before_final_norm(head: EagleHead, layers: int) -> Eagle:
+def _before_final_norm(head: EagleHead, layers: int) -> HeadDrafter:
     return make.before_final_norm(head, layers=layers)
 
 
@@ -133,6 +133,6 @@ GALLERY: Mapping[str, Fault] = by_key(
     # what it remembers
     told("stale_rows", every_head, _pairs(make.StaleRows)),
     told("no_rollback", every_head, _pairs(make.NoRollback)),
-    told("no_template", every_head, lambda head, layers: Eagle(head), chat=False),
+    told("no_template", every_head, lambda head, layers: eagle_drafter(head), chat=False),
 )
 """All faults by key."""

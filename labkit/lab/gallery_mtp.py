@@ -13,12 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from labkit.drafters.base import Commit
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.mtp import mtp_drafter
+from labkit.drafters.on_head import HeadDrafter
 from labkit.drafters.pairs import Pairs
 from labkit.heads.eagle import HeadStep
 from labkit.heads.layers import FINAL
 from labkit.heads.mtp import LAST, HeadNorm, MtpHead
-from labkit.lab.broken_heads import twin
+from labkit.lab.broken_heads import twin, with_pairs
 from labkit.lab.gallery import Fault, by_key, every_head, told
 
 
@@ -73,14 +74,12 @@ class PromptUnread(Pairs):
         super().observe(commit)
 
 
-def _switch(name: str) -> Callable[[MtpHead, int], Mtp]:
-    return lambda head, layers: Mtp(flipped(head, name))
+def _switch(name: str) -> Callable[[MtpHead, int], HeadDrafter]:
+    return lambda head, layers: mtp_drafter(flipped(head, name))
 
 
-def _unread(head: MtpHead, layers: int) -> Mtp:
-    drafter = Mtp(head)
-    drafter.pairs = PromptUnread(head, clock=drafter.pairs.clock)
-    return drafter
+def _unread(head: MtpHead, layers: int) -> HeadDrafter:
+    return with_pairs(PromptUnread, head)
 
 
 def _of_one_module(head: MtpHead, layers: int) -> bool:
@@ -92,7 +91,7 @@ MODULES: Mapping[str, Fault] = by_key(
     told("other_side_of_the_norm", every_head, _switch("state")),
     told("recycled_unnormed", every_head, _switch("recycles_normed")),
     told("norms_off_by_one", every_head, _switch("norm_adds_one")),
-    told("guess_unheard", _of_one_module, lambda head, layers: Mtp(deaf(head))),
+    told("guess_unheard", _of_one_module, lambda head, layers: mtp_drafter(deaf(head))),
     told("prompt_unread", every_head, _unread),
 )
 """All faults of prediction modules by key."""

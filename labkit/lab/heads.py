@@ -14,9 +14,9 @@ import torch
 
 import labkit
 from labkit.drafters.base import Drafter
-from labkit.drafters.eagle import Eagle
-from labkit.drafters.medusa import Medusa
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.eagle import eagle_drafter
+from labkit.drafters.medusa import medusa_drafter
+from labkit.drafters.mtp import mtp_drafter
 from labkit.drafters.shapes import Chain, DynamicTree, Shape
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.heads.checkpoints import build_head
@@ -134,14 +134,14 @@ def _medusa_heads(wanted: Wanted) -> MedusaHeads:
 # Shapes and lengths that pay on 2 CPU cores, where 4 tokens cost a target step hardly more than 1,
 # a fifth makes it half as dear again, and every draft step costs a tenth.
 HEADS = {
-    "eagle1": HeadMethod("eagle1", Chain(), _eagle_head, Eagle),
-    "eagle2": HeadMethod("eagle1", DynamicTree(top_k=3, nodes=3), _eagle_head, Eagle),
-    "eagle3": HeadMethod("eagle3", Chain(), _eagle_head, Eagle),
-    "eagle31": HeadMethod("eagle31", Chain(), _eagle_head, Eagle),
-    "mtp": HeadMethod("mtp", Chain(), _mtp_head, Mtp, length=3),
-    "medusa": HeadMethod("medusa", DynamicTree(top_k=3, nodes=3), _medusa_heads, Medusa),
+    "eagle1": HeadMethod("eagle1", Chain(), _eagle_head, eagle_drafter),
+    "eagle2": HeadMethod("eagle1", DynamicTree(top_k=3, nodes=3), _eagle_head, eagle_drafter),
+    "eagle3": HeadMethod("eagle3", Chain(), _eagle_head, eagle_drafter),
+    "eagle31": HeadMethod("eagle31", Chain(), _eagle_head, eagle_drafter),
+    "mtp": HeadMethod("mtp", Chain(), _mtp_head, mtp_drafter, length=3),
+    "medusa": HeadMethod("medusa", DynamicTree(top_k=3, nodes=3), _medusa_heads, medusa_drafter),
 }
-EAGLE = {name: row for name, row in HEADS.items() if row.drafter is Eagle}
+EAGLE = {name: row for name, row in HEADS.items() if row.drafter is eagle_drafter}
 
 
 def head_for(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from labkit.drafters.base import Drafter
-from labkit.drafters.on_pairs import OnPairs
+from labkit.drafters.on_head import HeadDrafter
 from labkit.drafters.shapes import Costs
 from labkit.errors import BadInput
 from labkit.lab.session import Lab
@@ -108,7 +108,7 @@ class StepParts:
     all_words: float
 
 
-def step_parts(lab: Lab, drafter: OnPairs, *, repeats: int = 9) -> StepParts:
+def step_parts(lab: Lab, drafter: HeadDrafter, *, repeats: int = 9) -> StepParts:
     """Where the time of a draft step goes, on this machine: medians, after one that is not counted.
 
     Args:

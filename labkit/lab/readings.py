@@ -17,7 +17,7 @@ import torch
 
 from labkit.config import DecodeConfig
 from labkit.decode import speculate
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.heads.checkpoints import (
     HeadCheckpoint,
     build_head,
@@ -91,7 +91,7 @@ def measure_readings(
         head = build_head(
             checkpoint, target_model=target_model, dtype=dtype, device=device, config=reading
         )
-        target, drafter = Target(target_model, needs=reading.needs), Eagle(head)
+        target, drafter = Target(target_model, needs=reading.needs), eagle_drafter(head)
         runs = [
             acceptance(Trace.record(speculate(target, drafter, prompt, config=config)))
             for prompt in prompts

@@ -34,13 +34,13 @@ ask("05-hedge")
 # %% tags=["nbval-check-output"]
 from collections import Counter
 
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.shapes import StaticTree
 
 prompt = "Tell me how bread is made, in a few sentences."
 plain = lab.record(prompt, method="ar", max_new_tokens=32)
 
-four = Eagle(head, shape=StaticTree(((0,), (1,), (2,), (3,))))
+four = eagle_drafter(head, shape=StaticTree(((0,), (1,), (2,), (3,))))
 run = lab.record(prompt, drafter=four, draft_length=1, max_new_tokens=32)
 hits = Counter(r.verified.path[-1] for r in run.rounds if len(r.drafted.tokens) > 1)
 for rank, name in enumerate(("none of the four", "likeliest", "second", "third", "fourth")):
@@ -63,7 +63,7 @@ from labkit.metrics import hedged
 print("paths:  ", *SMALL_TREE.choices)
 print("parents:", *SMALL_TREE.parents)
 
-static = Eagle(head, shape=SMALL_TREE)
+static = eagle_drafter(head, shape=SMALL_TREE)
 fixed = lab.record(prompt, drafter=static, draft_length=4, max_new_tokens=32, detail="full")
 print("accepted:", sum(r.accepted for r in fixed.rounds), "in", len(fixed.rounds), "rounds")
 print("of these, not in any chain of first choices:", hedged(fixed))
@@ -194,7 +194,7 @@ print("tokens to rehearse on:", sum(len(text.tokens) for text in texts))
 from labkit.metrics import acceptance, calibration
 from labkit.viz import charts
 
-wide = Eagle(head, shape=StaticTree(((0,), (1,), (2,), (0, 0), (0, 1), (0, 0, 0))))
+wide = eagle_drafter(head, shape=StaticTree(((0,), (1,), (2,), (0, 0), (0, 1), (0, 0, 0))))
 runs = [rehearse(lab, text, drafter=wide, draft_length=3) for text in texts]
 charts.calibration({"EAGLE-3.1": calibration(*runs)})
 
@@ -214,7 +214,7 @@ charts.calibration({"EAGLE-3.1": calibration(*runs)})
 # %% tags=["nbval-check-output"]
 from labkit.drafters.shapes import DynamicTree
 
-growing = Eagle(head, shape=DynamicTree(top_k=3, nodes=7))
+growing = eagle_drafter(head, shape=DynamicTree(top_k=3, nodes=7))
 grown = lab.record(prompt, drafter=growing, draft_length=3, max_new_tokens=32, detail="full")
 most = max(grown.rounds, key=lambda r: (len(r.drafted.considered), r.accepted)).index
 print("no after  token       confidence  node")
@@ -260,7 +260,7 @@ my_guess = None  # 1, 3, 7 or 31
 sizes = (1, 3, 7, 31)
 trials = {}
 for n in sizes:
-    drafter = Eagle(head, shape=DynamicTree(top_k=4, nodes=n))
+    drafter = eagle_drafter(head, shape=DynamicTree(top_k=4, nodes=n))
     trials[n] = [rehearse(lab, text, drafter=drafter, draft_length=4) for text in texts]
 counts = {n: acceptance(*trials[n]) for n in sizes}
 for n, c in counts.items():
@@ -308,7 +308,7 @@ compare(my_guess, budget.fastest, unit="nodes were fastest")
 # Confidence says what a node is worth: its chance of being accepted. The measured times say what it costs. So each round can keep just the nodes that pay: the N with the most *expected tokens per second*.
 
 # %% tags=["nbval-ignore-output"]
-sized = Eagle(head, shape=DynamicTree(top_k=3, nodes=15, costs=costs))
+sized = eagle_drafter(head, shape=DynamicTree(top_k=3, nodes=15, costs=costs))
 found = [rehearse(lab, text, drafter=sized, draft_length=3) for text in texts]
 nodes = Counter(len(r.drafted.tokens) - 1 for trace in found for r in trace.rounds)
 for n in sorted(nodes):
@@ -321,7 +321,7 @@ for n in sorted(nodes):
 from labkit.drafters.shapes import Chain
 
 for threshold in (0.0, 0.2, 0.6):
-    shy = Eagle(head, shape=Chain(), confidence=threshold)
+    shy = eagle_drafter(head, shape=Chain(), confidence=threshold)
     c = acceptance(*[rehearse(lab, text, drafter=shy, draft_length=5) for text in texts])
     print(f"stop below {threshold:.1f} · {c.drafted_per_round:.1f} guesses per round", end="")
     print(f" · {c.accepted / max(1, c.drafted):4.0%} accepted", end="")
@@ -337,7 +337,7 @@ for threshold in (0.0, 0.2, 0.6):
 # %% tags=["nbval-ignore-output"]
 from labkit.lab.race import Race
 
-large = Eagle(head, shape=DynamicTree(top_k=4, nodes=31))
+large = eagle_drafter(head, shape=DynamicTree(top_k=4, nodes=31))
 trees = {"31 nodes": large, "sized by cost": sized}
 race = Race(lab, prompt, tuple(trees), drafters=trees, draft_length=4, max_new_tokens=24)
 race.run()

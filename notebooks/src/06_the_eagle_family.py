@@ -147,7 +147,7 @@ print("first one:", repr(texts[0].text[:90]))
 # Every member drafts 4 deep. Trees may hold 7 nodes. Which step up the ladder will bring the most? Write your order down before you run the cell.
 
 # %% tags=["nbval-check-output"]
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.shapes import Chain, DynamicTree
 from labkit.lab.rehearse import rehearse
 from labkit.metrics import acceptance, acceptance_by_depth
@@ -155,7 +155,7 @@ from labkit.metrics import acceptance, acceptance_by_depth
 runs = {}
 for kind, name in {"eagle1": "EAGLE-1", "eagle3": "EAGLE-3", "eagle31": "EAGLE-3.1"}.items():
     for shape in (Chain(), DynamicTree(top_k=3, nodes=7)):
-        drafter = Eagle(heads[kind], shape=shape)
+        drafter = eagle_drafter(heads[kind], shape=shape)
         member = f"{name} chain" if shape == Chain() else f"{name} tree"
         runs[member] = [rehearse(lab, text, drafter=drafter, draft_length=4) for text in texts]
         n = acceptance(*runs[member])
@@ -211,7 +211,7 @@ for place, name in enumerate(head.config.needs):
 
 # %% tags=["nbval-check-output"]
 for name, fed in diets.items():
-    drafter = Eagle(fed, name=name)
+    drafter = eagle_drafter(fed, name=name)
     n = acceptance(*[rehearse(lab, text, drafter=drafter, draft_length=4) for text in texts[:1]])
     told = f"{n.mean_accepted_length:.2f} ± {n.standard_error:.2f} tokens per round"
     print(f"{name:22} {told} · {n.rate:4.0%} accepted")

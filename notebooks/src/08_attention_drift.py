@@ -169,7 +169,7 @@ for name, rows in found.items():
 # A head must be run the way it was trained. What happens when a checkpoint's switch is read wrongly? That is another fault than drift, and it is common: tools have dropped these very switches silently (vLLM #38111 and #46488, NeMo #2897).
 
 # %% tags=["nbval-check-output"]
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.lab import broken_heads
 from labkit.lab.rehearse import rehearse
 from labkit.metrics import acceptance
@@ -181,7 +181,7 @@ variants = heads | {
     "EAGLE-3.1, (A) left out": broken_heads.fuse_norm_dropped(one),
 }
 for told, head in variants.items():
-    n = acceptance(*[rehearse(lab, t, drafter=Eagle(head), draft_length=5) for t in texts])
+    n = acceptance(*[rehearse(lab, t, drafter=eagle_drafter(head), draft_length=5) for t in texts])
     print(f"{told:28} {n.mean_accepted_length:.2f} ± {n.standard_error:.2f} tokens per round")
 
 # %%

@@ -67,14 +67,17 @@ ask("09-depth")
 # Some text, written once; both drafters rehearse on it (lesson 05), four deep:
 
 # %% tags=["nbval-check-output"]
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.mtp import mtp_drafter
 from labkit.drafters.shapes import Chain
 from labkit.lab.rehearse import rehearse
 from labkit.metrics import acceptance, acceptance_by_depth
 
 questions = ["Why do cats purr?", "Write a Python function that reverses a list."]
 texts = [lab.record(question, method="mtp", max_new_tokens=32) for question in questions]
-drafters = {"parallel heads": lab.new_drafter("medusa", shape=Chain()), "MTP module": Mtp(module)}
+drafters = {
+    "parallel heads": lab.new_drafter("medusa", shape=Chain()),
+    "MTP module": mtp_drafter(module),
+}
 runs = {
     n: [rehearse(lab, t, drafter=d, draft_length=4) for t in texts] for n, d in drafters.items()
 }
@@ -199,7 +202,7 @@ from labkit.drafters.draft_model import DraftModel
 from labkit.lab.race import Race
 
 itself = DraftModel(lab.model, vocab_size=lab.target.vocab_size)
-lanes = {"the target itself": itself, "MTP": Mtp(module)}
+lanes = {"the target itself": itself, "MTP": mtp_drafter(module)}
 race = Race(lab, prompt, tuple(lanes), drafters=lanes, draft_length=3, max_new_tokens=24)
 race.run()
 race
@@ -228,7 +231,7 @@ race
 # %% tags=["nbval-ignore-output"]
 from labkit.lab.measure import step_parts
 
-parts = step_parts(lab, Mtp(module))
+parts = step_parts(lab, mtp_drafter(module))
 print(f"one step of the target               {1000 * parts.target:6.1f} ms")
 print(f"one draft step                       {1000 * parts.draft:6.1f} ms", end="")
 print(f"  ({parts.draft / parts.target:.0%} of it)")
@@ -247,7 +250,10 @@ from labkit.viz.budgets import budget_chart
 
 lengths = (1, 2, 3, 4)
 seconds = forward_seconds(lab, (1, *(k + 1 for k in lengths)), repeats=5)
-tried = {k: [rehearse(lab, t, drafter=Mtp(module), draft_length=k) for t in texts] for k in lengths}
+tried = {
+    k: [rehearse(lab, t, drafter=mtp_drafter(module), draft_length=k) for t in texts]
+    for k in lengths
+}
 budget = Budget(
     tokens={k: acceptance(*some).mean_accepted_length for k, some in tried.items()},
     draft={k: k * parts.draft / seconds[1] for k in lengths},

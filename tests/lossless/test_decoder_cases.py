@@ -14,11 +14,12 @@ from helpers import distorted, greedy_reference, prompt_of, run
 
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
-from labkit.drafters.eagle import Eagle
-from labkit.drafters.medusa import Medusa
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.eagle import eagle_drafter
+from labkit.drafters.medusa import medusa_drafter
+from labkit.drafters.mtp import mtp_drafter
 from labkit.drafters.ngram import NGram
 from labkit.drafters.nothing import Nothing
+from labkit.drafters.on_head import HeadDrafter
 from labkit.drafters.shapes import Chain, DynamicTree
 from labkit.heads.eagle import head_config, random_head
 from labkit.heads.medusa import medusa_config, random_heads
@@ -35,14 +36,14 @@ def model() -> Any:
     return tiny("llama", vocab_size=WORDS, seed=3, layers=1)
 
 
-def eagle(shape: Chain | DynamicTree) -> Eagle:
+def eagle(shape: Chain | DynamicTree) -> HeadDrafter:
     head = random_head(head_config(model(), 3, boundaries=(0, 1)), model(), seed=1)
-    return Eagle(head, shape=shape)
+    return eagle_drafter(head, shape=shape)
 
 
-def medusa() -> Medusa:
+def medusa() -> HeadDrafter:
     heads = random_heads(medusa_config(model(), heads=5), model(), seed=3)
-    return Medusa(heads, shape=DynamicTree(top_k=3, nodes=8))
+    return medusa_drafter(heads, shape=DynamicTree(top_k=3, nodes=8))
 
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
@@ -52,7 +53,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "itself": lambda: DraftModel(model(), vocab_size=WORDS),
     "eagle": lambda: eagle(Chain()),
     "eagle tree": lambda: eagle(DynamicTree(top_k=3, nodes=8)),
-    "mtp": lambda: Mtp(random_mtp(model(), modules=2, seed=3)),
+    "mtp": lambda: mtp_drafter(random_mtp(model(), modules=2, seed=3)),
     "medusa": medusa,
 }
 every_drafter = pytest.mark.parametrize("kind", DRAFTERS)

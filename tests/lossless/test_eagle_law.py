@@ -10,7 +10,7 @@ import torch
 from helpers import greedy_reference, prompt_of, run
 from round_laws import EXACT, SHAPES, Change, V, as_it_is, law_error, pruned, softmaxed
 
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
 from labkit.heads.eagle import EagleHead, head_config, random_head
 from labkit.target import Target
@@ -42,7 +42,7 @@ def error(
     head: EagleHead, shape: Shape, *, temperature: float, change: Change = as_it_is, **options: Any
 ) -> float:
     return law_error(
-        lambda: Eagle(head, shape=shape, **options),
+        lambda: eagle_drafter(head, shape=shape, **options),
         width=head.config.target_hidden_size,
         temperature=temperature,
         change=change,
@@ -104,7 +104,7 @@ def ruined(kind: str) -> EagleHead:
 def test_greedy_text_survives_a_ruined_head(kind: str, shape: Shape) -> None:
     model, head, prompt = target_model(), ruined(kind), prompt_of(17)
     target = Target(model, needs=head.config.needs)
-    trace = run(target, Eagle(head, shape=shape), prompt, max_new_tokens=24, draft_length=3)
+    trace = run(target, eagle_drafter(head, shape=shape), prompt, max_new_tokens=24, draft_length=3)
     assert trace.tokens == greedy_reference(model, prompt, 24)
 
 
@@ -115,5 +115,7 @@ def test_greedy_text_after_short_and_long_prompts(make: Callable[[], Shape], len
     for version in (1, 3):
         head = head_of(version, model=model)
         target = Target(model, needs=head.config.needs)
-        trace = run(target, Eagle(head, shape=make()), prompt, max_new_tokens=16, draft_length=4)
+        trace = run(
+            target, eagle_drafter(head, shape=make()), prompt, max_new_tokens=16, draft_length=4
+        )
         assert trace.tokens == greedy_reference(model, prompt, 16)

@@ -24,7 +24,7 @@ from round_laws import (
 )
 
 from labkit.draft import Draft
-from labkit.drafters.medusa import Medusa
+from labkit.drafters.medusa import medusa_drafter
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
 from labkit.heads.medusa import MedusaHeads, medusa_config, random_heads
 from labkit.sampling import Rng
@@ -62,7 +62,7 @@ def error(
     **options: Any,
 ) -> float:
     return law_error(
-        lambda: Medusa(heads, shape=shape, **options),
+        lambda: medusa_drafter(heads, shape=shape, **options),
         width=heads.config.hidden_size,
         temperature=temperature,
         change=change,
@@ -158,7 +158,9 @@ def ruined(kind: str, *, of: str = "medusa") -> MedusaHeads:
 def test_greedy_text_survives_ruined_heads(kind: str, shape: Shape) -> None:
     model, heads, prompt = target_model(), ruined(kind), prompt_of(17)
     target = Target(model, needs=heads.config.needs)
-    trace = run(target, Medusa(heads, shape=shape), prompt, max_new_tokens=24, draft_length=3)
+    trace = run(
+        target, medusa_drafter(heads, shape=shape), prompt, max_new_tokens=24, draft_length=3
+    )
     assert trace.tokens == greedy_reference(model, prompt, 24)
 
 
@@ -169,8 +171,9 @@ def test_greedy_text_after_short_and_long_prompts(make: Callable[[], Shape], len
     model, prompt = target_model(), prompt_of(length)
     for kind in ("medusa", "meta"):
         heads = heads_of(model=model, kind=kind)
-        target, drafter = Target(model, needs=heads.config.needs), Medusa(heads, shape=make())
+        drafter = medusa_drafter(heads, shape=make())
+        target = Target(model, needs=drafter.needs)
         trace = run(target, drafter, prompt, max_new_tokens=16, draft_length=3)
         assert trace.tokens == greedy_reference(model, prompt, 16)
-        for kv in drafter._kv:
-            assert kv.length == drafter.length <= target.length
+        for kv in drafter.reader._kv:
+            assert kv.length == drafter.reader.length <= target.length

@@ -11,7 +11,7 @@ from round_laws import SHAPES as EVERY_SHAPE
 from torch import Tensor
 
 from labkit.draft import Draft
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.mtp import mtp_drafter
 from labkit.drafters.shapes import Chain, Shape, StaticTree
 from labkit.heads.mtp import GENERIC, MIMO, Adapter, MtpHead, random_mtp
 from labkit.law import exact_law
@@ -44,7 +44,7 @@ def error(
     head: MtpHead, shape: Shape, *, temperature: float, change: Change = as_it_is, **options: Any
 ) -> float:
     return law_error(
-        lambda: Mtp(head, shape=shape, **options),
+        lambda: mtp_drafter(head, shape=shape, **options),
         width=head.config.hidden_size,
         temperature=temperature,
         text=(2, 1, 0),  # two states: what modules beyond the first begin with

@@ -17,8 +17,8 @@ from labkit.decode import speculate
 from labkit.draft import Draft
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
-from labkit.drafters.medusa import Medusa
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.medusa import medusa_drafter
+from labkit.drafters.mtp import mtp_drafter
 from labkit.drafters.ngram import NGram
 from labkit.drafters.scripted import Scripted
 from labkit.drafters.shapes import DynamicTree
@@ -132,6 +132,10 @@ class Flags(Rng):
 
     def pick_ahead(self, distributions: Callable[[], Tensor]) -> Tensor | None:
         return None
+
+    def mark(self) -> Callable[[], None]:
+        left = [*self.left]
+        return lambda: self.left.__setitem__(slice(None), left)
 
 
 @pytest.mark.parametrize(
@@ -266,8 +270,8 @@ def test_rolling_back_to_nothing_leaves_nothing() -> None:
 ON_WINDOWS: dict[str, Callable[[Any], Drafter]] = {
     "ngram": lambda model: NGram(),
     "draft": lambda model: drafting(distorted(model)),
-    "mtp": lambda model: Mtp(random_mtp(model, GENERIC)),
-    "medusa": lambda model: Medusa(parallel(model), shape=DynamicTree(top_k=3)),
+    "mtp": lambda model: mtp_drafter(random_mtp(model, GENERIC)),
+    "medusa": lambda model: medusa_drafter(parallel(model), shape=DynamicTree(top_k=3)),
 }
 windows = pytest.mark.parametrize("family", ["mistral", "gemma3"])  # in all layers, in some
 

@@ -14,7 +14,7 @@ from helpers import greedy_reference, plain_logits, prompt_of, run, tiny
 
 from labkit.cli_decode import _shape
 from labkit.config import DecodeConfig
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.nothing import Nothing
 from labkit.drafters.shapes import Chain, DynamicTree, Shape, StaticTree
 from labkit.errors import BadInput
@@ -39,7 +39,7 @@ def head() -> EagleHead:
 
 
 def drafted(prompt: tuple[int, ...], shape: Shape | None, **settings: Any) -> Trace:
-    target, drafter = Target(model(), needs=head().config.needs), Eagle(head(), shape=shape)
+    target, drafter = Target(model(), needs=head().config.needs), eagle_drafter(head(), shape=shape)
     return run(target, drafter, prompt, **{"max_new_tokens": 12, **settings})
 
 

@@ -19,9 +19,9 @@ from labkit.config import DecodeConfig
 from labkit.decode import speculate
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
-from labkit.drafters.eagle import Eagle
-from labkit.drafters.medusa import Medusa
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.eagle import eagle_drafter
+from labkit.drafters.medusa import medusa_drafter
+from labkit.drafters.mtp import mtp_drafter
 from labkit.drafters.ngram import NGram
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
 from labkit.events import Committed
@@ -121,10 +121,13 @@ def eagle(model: Any) -> Any:
 
 
 HEADS: dict[str, tuple[Callable[[Any], Any], Callable[..., Drafter]]] = {
-    "eagle": (eagle, Eagle),
-    "mtp": (lambda model: random_mtp(model, modules=2), Mtp),
-    "medusa": (lambda model: random_heads(medusa_config(model, heads=3), model), Medusa),
-    "meta": (lambda model: random_heads(medusa_config(model, "meta", heads=3), model), Medusa),
+    "eagle": (eagle, eagle_drafter),
+    "mtp": (lambda model: random_mtp(model, modules=2), mtp_drafter),
+    "medusa": (lambda model: random_heads(medusa_config(model, heads=3), model), medusa_drafter),
+    "meta": (
+        lambda model: random_heads(medusa_config(model, "meta", heads=3), model),
+        medusa_drafter,
+    ),
 }
 
 

@@ -20,7 +20,7 @@ from transformers.modeling_layers import MtpModel
 
 from labkit.draft import Draft
 from labkit.drafters.base import Commit
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.mtp import mtp_drafter
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree
 from labkit.heads.checkpoints.mtp import MtpCheckpoint, build_mtp, read_mtp
 from labkit.heads.checkpoints.mtp_names import native, unstacked
@@ -60,7 +60,7 @@ def build(checkpoint: MtpCheckpoint, model: Any, **switches: Any) -> MtpHead:
 
 def drafted(head: MtpHead, model: Any, tokens: list[int], *, depth: int) -> Draft:
     """A greedy chain from true states, which come from transformers' own forward."""
-    drafter = Mtp(head)
+    drafter = mtp_drafter(head)
     found = states(model, tokens)
     named = {FINAL: found["final"], f"h{LAYERS}": found["last"]}
     drafter.observe(Commit(tuple(tokens), {n: named[n][:-1] for n in drafter.needs}))
@@ -172,7 +172,9 @@ def test_a_wrong_switch_leaves_the_text_alone(family: str, switch: str) -> None:
     adapter = ADAPTERS[family]
     wrong = replace(adapter, **{switch: FLIPPED[switch](getattr(adapter, switch))})
     head = random_mtp(model, wrong)
-    trace = run(Target(model, needs=head.config.needs), Mtp(head), prompt, max_new_tokens=12)
+    trace = run(
+        Target(model, needs=head.config.needs), mtp_drafter(head), prompt, max_new_tokens=12
+    )
     assert trace.tokens == greedy_reference(model, prompt, 12)
 
 
@@ -185,7 +187,7 @@ def test_greedy_text_is_that_of_plain_decoding(family: str, modules: int, shape:
     head = random_mtp(model, ADAPTERS[family], modules=modules)
     for length in (1, 17):
         prompt = prompt_of(length)
-        drafter = Mtp(head, shape=shape)
+        drafter = mtp_drafter(head, shape=shape)
         trace = run(Target(model, needs=drafter.needs), drafter, prompt, max_new_tokens=12)
         assert trace.tokens == greedy_reference(model, prompt, 12)
 
@@ -196,7 +198,7 @@ def test_greedy_text_of_a_hybrid_target() -> None:
     head = random_mtp(model, ADAPTERS["qwen"])
     for length in (1, 4):
         live = Target(model, needs=head.config.needs)
-        trace = run(live, Mtp(head), prompt, max_new_tokens=12, draft_length=length)
+        trace = run(live, mtp_drafter(head), prompt, max_new_tokens=12, draft_length=length)
         assert trace.tokens == greedy_reference(model, prompt, 12)
 
 
@@ -210,7 +212,7 @@ def test_pre_and_post_norm_states_are_fed_as_they_are() -> None:
         hook = head.layers[0].hnorm.register_forward_pre_hook(
             lambda m, args, state=state: fed.__setitem__(state, args[0][0])
         )
-        drafter, live = Mtp(head), Target(model, needs=head.config.needs)
+        drafter, live = mtp_drafter(head), Target(model, needs=head.config.needs)
         hidden = live.prefill(TOKENS)
         drafter.observe(Commit(tuple(TOKENS), hidden))
         drafter.propose(TOKENS, TorchRng(0), depth=1, warp=Warp())

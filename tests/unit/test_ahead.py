@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import greedy_reference, prompt_of, run
 
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.mtp import mtp_drafter
 from labkit.errors import BadInput
 from labkit.heads.mtp import ADAPTERS, random_mtp
 from labkit.lab.families import families
@@ -59,7 +59,7 @@ def test_a_fault_leaves_the_text_and_the_head_alone_and_changes_what_is_said(key
     head = random_mtp(model)
     before = {name: weight.clone() for name, weight in head.state_dict().items()}
     found = []
-    for drafter in (Mtp(head), MODULES[key].drafter(head, 3)):
+    for drafter in (mtp_drafter(head), MODULES[key].drafter(head, 3)):
         target = Target(model, needs=drafter.needs)
         trace = run(target, drafter, prompt, max_new_tokens=10, draft_length=3, detail="full")
         assert trace.tokens == greedy_reference(model, prompt, 10)

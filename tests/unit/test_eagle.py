@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import check_nodes, prompt_of, run
+from helpers import check_nodes, checked, prompt_of, run
 from torch import Tensor
 
 from labkit.config import DecodeConfig
 from labkit.decode import speculate
-from labkit.drafters.base import Commit
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.base import Commit, Drafter
+from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.nothing import Nothing
+from labkit.drafters.on_head import HeadDrafter
+from labkit.drafters.pairs import Guesses, Pairs
 from labkit.drafters.shapes import SMALL_TREE, Chain, Costs, DynamicTree, Shape, StaticTree
 from labkit.errors import BadInput
 from labkit.events import Drafted
@@ -57,14 +59,15 @@ def target_for(head: EagleHead) -> Target:
     return Target(deep(), needs=head.config.needs, clock=lambda: 0.0)
 
 
-class Watching(Eagle):
-    """Checks every draft against `slow_logits`, and its cache against the committed text."""
+def watched(head: EagleHead, *, shape: Shape | None = None, pairs: Any = Pairs) -> Drafter:
+    """Every draft is checked against `slow_logits`, and its cache against the committed text."""
+    reader = pairs(head, clock=lambda: 0.0)
 
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Any:
-        draft = super().propose(tokens, rng, **options)
-        check_nodes(draft, partial(slow_logits, self.head, tokens))
-        assert len(draft.tree) == 1 or self.true_length == len(tokens) - 1
-        return draft
+    def check(draft: Any, tokens: Any) -> None:
+        check_nodes(draft, partial(slow_logits, head, tokens))
+        assert len(draft.tree) == 1 or reader.length == len(tokens) - 1
+
+    return checked(HeadDrafter(reader, name="watched", shape=shape), check)
 
 
 @torch.inference_mode()
@@ -101,54 +104,35 @@ def test_every_node_s_logits_are_those_of_a_sequential_forward(name: str, shape:
     """After each of many rounds, so the cache holds what a fresh head prefilled with true states
     would hold; in trees, each node sees its own path and nothing else."""
     head = head_of(name)
-    drafter = Watching(head, shape=SHAPES[shape])
+    drafter = watched(head, shape=SHAPES[shape])
     prompt = prompt_of(9)
     trace = run(target_for(head), drafter, prompt, max_new_tokens=14, draft_length=3)
     reference = run(Target(deep()), Nothing(), prompt, max_new_tokens=14)
     assert trace.tokens == reference.tokens
 
 
-class StaleStates(Eagle):
+class StaleStates(Pairs):
     """A broken cache: guesses stay in it as if they were true."""
 
     def observe(self, commit: Any) -> None:
-        pairs = self.pairs
-        pairs.true[0] = max(pairs.true[0], pairs.kv[0][0].length)
+        self.true[0] = max(self.true[0], self.kv[0][0].length)
         super().observe(commit)
 
 
-class NoTreeMask(Watching):
+def test_a_missing_tree_mask_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Siblings see each other."""
-
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Any:
-        keep = torch.eye
-        try:
-            torch.eye = lambda k, **o: torch.ones(k, k, **o)  # type: ignore[assignment]
-            return super().propose(tokens, rng, **options)
-        finally:
-            torch.eye = keep
-
-
-def test_a_missing_tree_mask_is_noticed() -> None:
+    monkeypatch.setattr(Guesses, "_mask", lambda guesses, seen, own, true: None)
     head = head_of("eagle3")
+    drafter = watched(head, shape=SHAPES["dynamic"])
     with pytest.raises(AssertionError):
-        run(
-            target_for(head),
-            NoTreeMask(head, shape=SHAPES["dynamic"]),
-            prompt_of(9),
-            max_new_tokens=8,
-            draft_length=3,
-        )
+        run(target_for(head), drafter, prompt_of(9), max_new_tokens=8, draft_length=3)
 
 
 def test_stale_rows_are_noticed() -> None:
     head = head_of("eagle3")
-
-    class Broken(StaleStates, Watching):
-        pass
-
+    drafter = watched(head, pairs=StaleStates)
     with pytest.raises(AssertionError):
-        run(target_for(head), Broken(head), prompt_of(9), max_new_tokens=8, draft_length=3)
+        run(target_for(head), drafter, prompt_of(9), max_new_tokens=8, draft_length=3)
 
 
 @pytest.mark.parametrize("name", ["eagle1", "eagle3", "small vocabulary"])
@@ -162,7 +146,7 @@ def test_a_tree_one_wide_is_the_chain_trace_and_all(name: str) -> None:
     traces = [
         run(
             target_for(head),
-            Eagle(head, shape=kind, clock=lambda: 0.0),
+            eagle_drafter(head, shape=kind, clock=lambda: 0.0),
             prompt_of(9),
             max_new_tokens=16,
             draft_length=4,
@@ -188,7 +172,7 @@ def test_dynamic_tree_keeps_the_likeliest_of_all_that_it_grew() -> None:
     k, nodes = 3, 7
     trace = run(
         target_for(head),
-        Eagle(head, shape=DynamicTree(top_k=k, nodes=nodes)),
+        eagle_drafter(head, shape=DynamicTree(top_k=k, nodes=nodes)),
         prompt_of(9),
         max_new_tokens=10,
         draft_length=3,
@@ -234,8 +218,8 @@ def slow_tree(
 def test_drafting_stops_where_the_head_is_unsure_and_says_so() -> None:
     head = head_of("eagle3")
     options = {"max_new_tokens": 12, "draft_length": 4}
-    free = run(target_for(head), Eagle(head), prompt_of(9), **options)
-    shy = run(target_for(head), Eagle(head, confidence=0.3), prompt_of(9), **options)
+    free = run(target_for(head), eagle_drafter(head), prompt_of(9), **options)
+    shy = run(target_for(head), eagle_drafter(head, confidence=0.3), prompt_of(9), **options)
     assert shy.tokens == free.tokens
     assert {e.stopped for e in drafted(free)} == {""}
     stopped = [e for e in drafted(shy) if e.stopped == "confidence"]
@@ -253,7 +237,7 @@ def test_a_tree_is_sized_by_cost_and_says_so() -> None:
     for name, shape in {"dear": dear, "cheap": cheap}.items():
         trace = run(
             target_for(head),
-            Eagle(head, shape=shape),
+            eagle_drafter(head, shape=shape),
             prompt_of(9),
             max_new_tokens=12,
             draft_length=3,
@@ -282,7 +266,7 @@ def test_nothing_is_drafted_below_a_token_that_was_ruled_out(
     head = head_of("eagle3")
     trace = run(
         target_for(head),
-        Eagle(head, shape=SHAPES[shape]),
+        eagle_drafter(head, shape=SHAPES[shape]),
         (1, 2, 3),
         processors=[OneWord()],
         max_new_tokens=9,
@@ -298,7 +282,7 @@ def test_nothing_is_drafted_below_a_token_that_was_ruled_out(
 def test_a_head_that_is_never_asked_reads_everything_later() -> None:
     """Rounds without a draft leave pairs waiting; the next draft reads them all at once."""
     head = head_of("eagle3")
-    target, drafter = target_for(head), Watching(head)
+    target, drafter = target_for(head), watched(head)
     prompt = prompt_of(1)  # no state before the first token: nothing can be drafted at first
     events = list(
         speculate(target, drafter, prompt, config=DecodeConfig(max_new_tokens=6, draft_length=2))
@@ -311,7 +295,7 @@ def test_a_head_that_is_never_asked_reads_everything_later() -> None:
 def test_a_target_that_lacks_the_states_is_refused() -> None:
     head = head_of("eagle3")
     with pytest.raises(BadInput, match="needs="):
-        run(Target(deep()), Eagle(head), prompt_of(9), max_new_tokens=4)
+        run(Target(deep()), eagle_drafter(head), prompt_of(9), max_new_tokens=4)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -320,7 +304,7 @@ def test_acceptance_is_what_the_logits_say(name: str) -> None:
     recomputed without the engine."""
     head = head_of(name)
     prompt = prompt_of(9)
-    trace = run(target_for(head), Eagle(head), prompt, max_new_tokens=20, draft_length=1)
+    trace = run(target_for(head), eagle_drafter(head), prompt, max_new_tokens=20, draft_length=1)
     text, right, tried = list(prompt), 0, 0
     for record in trace.rounds:
         if record.drafted.limit:
@@ -335,7 +319,7 @@ def test_a_draft_that_nobody_judged_leaves_no_trace() -> None:
     """Asked twice, with nothing committed between, a drafter says the same."""
     head = head_of("eagle3")
     for shape in SHAPES.values():
-        drafter, prompt = Eagle(head, shape=shape), prompt_of(9)
+        drafter, prompt = eagle_drafter(head, shape=shape), prompt_of(9)
         target = target_for(head)
         drafter.observe(Commit(prompt, target.prefill(prompt)))
         options: dict[str, Any] = {"depth": 3, "warp": Warp()}

@@ -21,7 +21,9 @@ from test_broken import Words
 
 from labkit.draft import Draft
 from labkit.drafters.base import Commit
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
+from labkit.drafters.on_head import HeadDrafter
+from labkit.drafters.pairs import Guesses, Pairs
 from labkit.errors import BadInput
 from labkit.heads.checkpoints import (
     checkpoint_of,
@@ -32,6 +34,7 @@ from labkit.heads.checkpoints import (
 from labkit.heads.eagle import EagleHead, head_config, random_head
 from labkit.lab import broken_heads, faults
 from labkit.lab.breaks import BREAKS
+from labkit.lab.broken_heads import with_pairs
 from labkit.lab.faults import GALLERY, HEALTHY
 from labkit.lab.load import LoadedModel
 from labkit.lab.readings import measure_readings, settled
@@ -165,7 +168,7 @@ def test_the_text_is_the_same_and_acceptance_falls(
 def fresh_draft(head: EagleHead, tokens: Sequence[int], depth: int) -> Draft:
     """What the healthy head says that reads ``tokens`` once, with true states."""
     states = states_of(torch.tensor([list(tokens)]), head.config.needs)
-    drafter = Eagle(head)
+    drafter = eagle_drafter(head)
     hidden = zip(head.config.needs, states, strict=True)
     drafter.observe(Commit(tuple(tokens), {name: h[0, :-1] for name, h in hidden}))
     return drafter.propose(tokens, TorchRng(0), depth=depth, warp=Warp())
@@ -184,7 +187,7 @@ def gap(one: Draft, other: Draft) -> float:
     return largest
 
 
-def parting(lab: Lab, drafter: Eagle, head: EagleHead) -> float:
+def parting(lab: Lab, drafter: HeadDrafter, head: EagleHead) -> float:
     """The largest `gap` from a fresh healthy head in any round of two texts, one of them learnt."""
     gaps = [0.0]
     propose = drafter.propose
@@ -216,8 +219,8 @@ def test_the_healthy_drafter_of_the_gallery_is_the_plain_one(lab: Lab, kind: str
     head, prompt = learnt(kind), STRANGE
     drafters = (
         faults.drafter(lab, HEALTHY, head=head),
-        Eagle(head, name=HEALTHY),
-        Eagle(broken_heads.twin(head), name=HEALTHY),
+        eagle_drafter(head, name=HEALTHY),
+        eagle_drafter(broken_heads.twin(head), name=HEALTHY),
         faults.drafter(lab, "no_template", head=head),
     )
     drafters[-1].name = HEALTHY
@@ -253,7 +256,7 @@ def test_states_are_not_those_of_the_head_s_boundaries(lab: Lab, key: str) -> No
     states = states_of(torch.tensor([STRANGE]), [f"h{k}" for k in head.config.boundaries])
     expected = torch.cat([s[0, :-1] for s in states], -1)
 
-    def given(drafter: Eagle) -> torch.Tensor:
+    def given(drafter: HeadDrafter) -> torch.Tensor:
         hidden = Target(model(), needs=drafter.needs).prefill(STRANGE)
         return torch.cat([hidden[name] for name in drafter.needs], -1)
 
@@ -345,7 +348,7 @@ def test_a_cache_that_never_forgets_is_longer_than_the_text(lab: Lab) -> None:
     for key, extra in ((HEALTHY, False), ("stale_rows", False), ("no_rollback", True)):
         drafter = faults.drafter(lab, key, head=learnt("eagle31"))
         lab.record(STRANGE, drafter=drafter, max_new_tokens=12, draft_length=3)
-        assert (drafter.true_length > len(STRANGE) + 12 - 1) == extra
+        assert (drafter.reader.length > len(STRANGE) + 12 - 1) == extra
 
 
 # Words as target ids, by hand.
@@ -390,12 +393,12 @@ def test_a_drafter_that_meddles_with_the_target_would_be_noticed(
     output = model().get_output_embeddings().weight
     right = output.clone()
 
-    class Meddling(Eagle):
-        def propose(self, *args: Any, **options: Any) -> Draft:
+    class Meddling(Pairs):
+        def source(self, depth: int) -> Guesses | None:
             output.copy_(-right)
-            return super().propose(*args, **options)
+            return super().source(depth)
 
-    fault = replace(GALLERY["stale_rows"], drafter=lambda head, layers: Meddling(head))
+    fault = replace(GALLERY["stale_rows"], drafter=lambda head, _: with_pairs(Meddling, head))
     monkeypatch.setitem(GALLERY, "stale_rows", fault)  # type: ignore[arg-type]
     try:
         measured = faults.measure(

@@ -10,7 +10,8 @@ from helpers import distorted, prompt_of, tiny
 from live_doubles import Words, fresh_logits, fresh_rounds, logits_after, toy_lab
 
 from labkit.drafters.draft_model import DraftModel
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
+from labkit.drafters.on_head import HeadDrafter
 from labkit.drafters.shapes import SMALL_TREE
 from labkit.errors import BadInput, OutOfMemory
 from labkit.heads.eagle import head_config, random_head
@@ -30,8 +31,8 @@ def draft_model(model: Any = MODEL) -> DraftModel:
     return DraftModel(distorted(model), vocab_size=64)
 
 
-def eagle_tree() -> Eagle:
-    return Eagle(random_head(head_config(MODEL, 1), MODEL), name="eagle1", shape=SMALL_TREE)
+def eagle_tree() -> HeadDrafter:
+    return eagle_drafter(random_head(head_config(MODEL, 1), MODEL), name="eagle1", shape=SMALL_TREE)
 
 
 @pytest.fixture

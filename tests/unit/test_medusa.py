@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import check_nodes, prompt_of, run
+from helpers import check_nodes, checked, prompt_of, run
 from torch import Tensor
 
-from labkit.drafters.base import Commit
-from labkit.drafters.medusa import Medusa
+from labkit.drafters.base import Commit, Drafter
+from labkit.drafters.medusa import LastState, medusa_drafter
 from labkit.drafters.nothing import Nothing
+from labkit.drafters.on_head import HeadDrafter
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape, StaticTree
 from labkit.errors import BadInput
 from labkit.events import Drafted
@@ -76,17 +77,18 @@ def slow_rows(heads: MedusaHeads, tokens: Sequence[int]) -> Tensor:
     return full
 
 
-class Watching(Medusa):
-    """Checks every draft against `slow_rows`, and that it cost one forward at most."""
+def watched(heads: MedusaHeads, *, shape: Shape | None = None, reads: Any = LastState) -> Drafter:
+    """Every draft is checked against `slow_rows`, and that it cost one forward at most."""
+    reader = reads(heads, clock=lambda: 0.0)
 
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Any:
-        draft = super().propose(tokens, rng, **options)
+    def check(draft: Any, tokens: Any) -> None:
         if len(draft.tree) > 1:
-            rows = slow_rows(self.head, tokens)
+            rows = slow_rows(heads, tokens)
             check_nodes(draft, lambda above: rows[len(above)])
             assert draft.forwards == 1
-            assert self.length == len(tokens) - 1
-        return draft
+            assert reader.length == len(tokens) - 1
+
+    return checked(HeadDrafter(reader, name="watched", shape=shape), check)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -96,7 +98,7 @@ def test_every_node_s_logits_are_those_of_a_forward_over_the_text(name: str, sha
     prompt = prompt_of(9)
     trace = run(
         target_for(heads),
-        Watching(heads, shape=SHAPES[shape]),
+        watched(heads, shape=SHAPES[shape]),
         prompt,
         max_new_tokens=14,
         draft_length=K,
@@ -104,14 +106,14 @@ def test_every_node_s_logits_are_those_of_a_forward_over_the_text(name: str, sha
     assert trace.tokens == run(Target(model()), Nothing(), prompt, max_new_tokens=14).tokens
 
 
-class OneLate(Watching):
+class OneLate(LastState):
     """Reads the state before the last one."""
 
     def observe(self, commit: Any) -> None:
         super().observe(replace(commit, hidden={n: h.roll(1, 0) for n, h in commit.hidden.items()}))
 
 
-class OffByOneHead(Watching):
+class OffByOneHead(LastState):
     """Takes each head for the one after it."""
 
     def _catch_up(self) -> int:
@@ -120,7 +122,7 @@ class OffByOneHead(Watching):
         return spent
 
 
-class Forgetful(Watching):
+class Forgetful(LastState):
     """Starts its memory again in every round."""
 
     def observe(self, commit: Any) -> None:
@@ -132,10 +134,16 @@ class Forgetful(Watching):
     ("broken", "name"),
     [(OneLate, "medusa"), (OneLate, "meta"), (OffByOneHead, "medusa"), (Forgetful, "meta")],
 )
-def test_a_wrong_state_head_or_memory_is_noticed(broken: type[Watching], name: str) -> None:
+def test_a_wrong_state_head_or_memory_is_noticed(broken: type[LastState], name: str) -> None:
     heads = heads_of(name)
     with pytest.raises((AssertionError, RuntimeError)):
-        run(target_for(heads), broken(heads), prompt_of(9), max_new_tokens=9, draft_length=K)
+        run(
+            target_for(heads),
+            watched(heads, reads=broken),
+            prompt_of(9),
+            max_new_tokens=9,
+            draft_length=K,
+        )
 
 
 @pytest.mark.parametrize("name", ["medusa", "meta", "few words"])
@@ -149,7 +157,7 @@ def test_a_tree_one_wide_is_the_chain_trace_and_all(name: str) -> None:
     traces = [
         run(
             target_for(heads),
-            Medusa(heads, shape=kind, clock=lambda: 0.0),
+            medusa_drafter(heads, shape=kind, clock=lambda: 0.0),
             prompt_of(9),
             max_new_tokens=16,
             draft_length=4,
@@ -171,7 +179,7 @@ def drafted(trace: Any) -> list[Drafted]:
 def draft_after(heads: MedusaHeads, shape: Shape, tokens: Sequence[int], **options: Any) -> Any:
     """One draft, as after a prompt."""
     warp = options.pop("warp", Warp())
-    drafter = Medusa(heads, shape=shape, **options)
+    drafter = medusa_drafter(heads, shape=shape, **options)
     drafter.observe(Commit(tuple(tokens), target_for(heads).prefill(tokens)))
     return drafter.propose(tokens, TorchRng(0), depth=K, warp=warp)
 
@@ -230,7 +238,11 @@ def test_drawn_tokens_come_with_their_law(name: str) -> None:
 def test_a_draft_is_no_deeper_than_there_are_heads() -> None:
     heads = heads_of("medusa")
     trace = run(
-        target_for(heads), Medusa(heads), prompt_of(9), max_new_tokens=20, draft_length=K + 3
+        target_for(heads),
+        medusa_drafter(heads),
+        prompt_of(9),
+        max_new_tokens=20,
+        draft_length=K + 3,
     )
     assert {len(e.tokens) - 1 for e in drafted(trace) if e.limit >= K} == {K}
 
@@ -238,8 +250,8 @@ def test_a_draft_is_no_deeper_than_there_are_heads() -> None:
 def test_drafting_stops_where_the_heads_are_unsure_and_says_so() -> None:
     heads = heads_of("medusa")
     options = {"max_new_tokens": 12, "draft_length": 4}
-    shy = run(target_for(heads), Medusa(heads, confidence=0.3), prompt_of(9), **options)
-    free = run(target_for(heads), Medusa(heads), prompt_of(9), **options)
+    shy = run(target_for(heads), medusa_drafter(heads, confidence=0.3), prompt_of(9), **options)
+    free = run(target_for(heads), medusa_drafter(heads), prompt_of(9), **options)
     assert shy.tokens == free.tokens
     assert any(e.stopped == "confidence" for e in drafted(shy))
     for event in drafted(shy):
@@ -262,7 +274,7 @@ def test_processors_see_each_node_s_own_path(shape: str, temperature: float) -> 
     heads = heads_of("medusa")
     trace = run(
         target_for(heads),
-        Medusa(heads, shape=SHAPES[shape]),
+        medusa_drafter(heads, shape=SHAPES[shape]),
         (1, 2, 3),
         processors=[OneWord()],
         max_new_tokens=9,
@@ -279,7 +291,7 @@ def test_processors_see_each_node_s_own_path(shape: str, temperature: float) -> 
 def test_heads_that_are_asked_late_read_everything_then(name: str) -> None:
     """A prompt of one token leaves no state: nothing is drafted at first."""
     heads = heads_of(name)
-    trace = run(target_for(heads), Watching(heads), prompt_of(1), max_new_tokens=6, draft_length=2)
+    trace = run(target_for(heads), watched(heads), prompt_of(1), max_new_tokens=6, draft_length=2)
     assert [len(e.tokens) for e in drafted(trace)][:2] == [1, 3]
 
 
@@ -287,7 +299,7 @@ def test_heads_that_are_asked_late_read_everything_then(name: str) -> None:
 def test_a_draft_that_nobody_judged_leaves_no_trace(name: str) -> None:
     heads, prompt = heads_of(name), prompt_of(9)
     for shape in SHAPES.values():
-        drafter = Medusa(heads, shape=shape)
+        drafter = medusa_drafter(heads, shape=shape)
         drafter.observe(Commit(prompt, target_for(heads).prefill(prompt)))
         options: dict[str, Any] = {"depth": 3, "warp": Warp()}
         first, again = (drafter.propose(prompt, TorchRng(0), **options) for _ in range(2))
@@ -298,7 +310,7 @@ def test_a_draft_that_nobody_judged_leaves_no_trace(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_acceptance_is_what_the_logits_say(name: str) -> None:
     heads, prompt = heads_of(name), prompt_of(9)
-    trace = run(target_for(heads), Medusa(heads), prompt, max_new_tokens=20, draft_length=2)
+    trace = run(target_for(heads), medusa_drafter(heads), prompt, max_new_tokens=20, draft_length=2)
     text, right, tried = list(prompt), 0, 0
     for record in trace.rounds:
         if record.drafted.limit:
@@ -318,7 +330,7 @@ def test_chains_on_a_target_with_recurrent_layers(kind: str) -> None:
     heads = random_heads(medusa_config(hybrid, kind, heads=3), hybrid)
     options = {"max_new_tokens": 14, "draft_length": 3}
     target = Target(hybrid, needs=heads.config.needs)
-    trace = run(target, Medusa(heads), prompt_of(9), **options)
+    trace = run(target, medusa_drafter(heads), prompt_of(9), **options)
     assert trace.tokens == run(Target(hybrid), Nothing(), prompt_of(9), max_new_tokens=14).tokens
     text = [*prompt_of(9)]
     for record in trace.rounds:
@@ -359,7 +371,7 @@ def test_the_state_after_the_final_norm_is_what_they_read() -> None:
     heads, prompt = heads_of("medusa"), prompt_of(9)
     fed: list[Tensor] = []
     hook = heads.register_forward_pre_hook(lambda _m, args: fed.append(args[0]))
-    target, drafter = target_for(heads), Medusa(heads)
+    target, drafter = target_for(heads), medusa_drafter(heads)
     drafter.observe(Commit(prompt, target.prefill(prompt)))
     drafter.propose(prompt, TorchRng(0), depth=1, warp=Warp())
     hook.remove()
@@ -377,7 +389,7 @@ def test_the_state_after_the_final_norm_is_what_they_read() -> None:
 def test_a_target_that_lacks_the_state_is_refused() -> None:
     heads = heads_of("medusa")
     with pytest.raises(BadInput, match="needs="):
-        run(Target(model()), Medusa(heads), prompt_of(9), max_new_tokens=4)
+        run(Target(model()), medusa_drafter(heads), prompt_of(9), max_new_tokens=4)
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,17 @@ import pytest
 import safetensors.torch
 import torch
 from full_disk import no_room
-from helpers import check_nodes, greedy_reference, prompt_of, run
+from helpers import check_nodes, checked, greedy_reference, prompt_of, run
 from mtp_files import save, target, weights
 from safetensors.torch import load_file
 from torch import Tensor
 from typer.testing import CliRunner
 
 from labkit.cli import app
-from labkit.drafters.base import Commit
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.base import Commit, Drafter
+from labkit.drafters.mtp import mtp_drafter
+from labkit.drafters.on_head import HeadDrafter
+from labkit.drafters.pairs import Pairs
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape, StaticTree
 from labkit.errors import BadCheckpoint, BadInput, ModelUnavailable, UnsupportedModel
 from labkit.events import Drafted
@@ -103,16 +105,16 @@ def slow_logits(head: MtpHead, tokens: Any, drafted: list[int]) -> Tensor:
     return full
 
 
-class Watching(Mtp):
-    """Checks every node of every draft against `slow_logits`."""
+def watched(head: MtpHead, *, shape: Shape | None = None, pairs: Any = Pairs) -> Drafter:
+    """Every node of every draft is checked against `slow_logits`."""
+    reader, modules = pairs(head, clock=lambda: 0.0), range(head.config.modules)
 
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Any:
-        draft = super().propose(tokens, rng, **options)
-        check_nodes(draft, partial(slow_logits, self.head, tokens))
+    def check(draft: Any, tokens: Any) -> None:
+        check_nodes(draft, partial(slow_logits, head, tokens))
         if len(draft.tree) > 1:
-            modules = range(self.head.config.modules)
-            assert self.pairs.true == [max(0, len(tokens) - 1 - m) for m in modules]
-        return draft
+            assert reader.true == [max(0, len(tokens) - 1 - m) for m in modules]
+
+    return checked(HeadDrafter(reader, name="watched", shape=shape), check)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -122,37 +124,41 @@ def test_every_node_s_logits_are_those_of_a_fresh_head(name: str, shape: str) ->
     and its true states would hold; in trees, each node sees its own path and nothing else."""
     head = head_of(name)
     for length, count in ((1, 5), (9, 9)):
-        drafter, prompt = Watching(head, shape=SHAPES[shape]), prompt_of(length)
+        drafter, prompt = watched(head, shape=SHAPES[shape]), prompt_of(length)
         trace = run(target_for(head), drafter, prompt, max_new_tokens=count, draft_length=4)
         assert trace.tokens == greedy_reference(llama(), prompt, count)
 
 
-class StaleGuesses(Watching):
+class StaleGuesses(Pairs):
     """A broken cache: guesses stay in it as if they were true."""
 
     def observe(self, commit: Any) -> None:
-        pairs = self.pairs
-        pairs.true = [max(t, kv[0].length) for t, kv in zip(pairs.true, pairs.kv, strict=True)]
+        self.true = [max(t, kv[0].length) for t, kv in zip(self.true, self.kv, strict=True)]
         super().observe(commit)
 
 
-class Unshifted(Watching):
+class Unshifted(Pairs):
     """Every module reads the tokens that the first one reads."""
 
-    def propose(self, tokens: Any, rng: Any, **options: Any) -> Any:
-        waiting = self.pairs._waiting
-        if waiting and len(self.pairs.kv) > 1:
-            self.pairs.true[1:] = [t + 1 for t in self.pairs.true[1:]]
-        return super().propose(tokens, rng, **options)
+    def source(self, depth: int) -> Any:
+        if self._waiting and len(self.kv) > 1:
+            self.true[1:] = [t + 1 for t in self.true[1:]]
+        return super().source(depth)
 
 
 @pytest.mark.parametrize(
     ("broken", "name"), [(StaleGuesses, "one module"), (Unshifted, "two modules")]
 )
-def test_broken_caches_are_noticed(broken: type[Watching], name: str) -> None:
+def test_broken_caches_are_noticed(broken: type[Pairs], name: str) -> None:
     head = head_of(name)
     with pytest.raises((AssertionError, RuntimeError)):
-        run(target_for(head), broken(head), prompt_of(9), max_new_tokens=8, draft_length=3)
+        run(
+            target_for(head),
+            watched(head, pairs=broken),
+            prompt_of(9),
+            max_new_tokens=8,
+            draft_length=3,
+        )
 
 
 @pytest.mark.parametrize("name", ["one module", "two modules", "few words"])
@@ -162,7 +168,7 @@ def test_a_tree_one_wide_is_the_chain_trace_and_all(name: str) -> None:
     traces = [
         run(
             target_for(head),
-            Mtp(head, shape=kind, clock=lambda: 0.0),
+            mtp_drafter(head, shape=kind, clock=lambda: 0.0),
             prompt_of(9),
             max_new_tokens=9,
             draft_length=3,
@@ -178,8 +184,8 @@ def test_a_tree_one_wide_is_the_chain_trace_and_all(name: str) -> None:
 def test_drafting_stops_where_the_head_is_unsure() -> None:
     head = head_of("one module")
     options = {"max_new_tokens": 9, "draft_length": 4}
-    free = run(target_for(head), Mtp(head), prompt_of(9), **options)
-    shy = run(target_for(head), Mtp(head, confidence=0.3), prompt_of(9), **options)
+    free = run(target_for(head), mtp_drafter(head), prompt_of(9), **options)
+    shy = run(target_for(head), mtp_drafter(head, confidence=0.3), prompt_of(9), **options)
     assert shy.tokens == free.tokens
     found = [e for e in shy.events if isinstance(e, Drafted)]
     assert any(e.stopped == "confidence" for e in found)
@@ -190,14 +196,14 @@ def test_a_draft_that_nobody_judged_leaves_no_trace() -> None:
     """E: asked twice, with nothing committed between, a drafter says the same."""
     for name in HEADS:
         head, prompt = head_of(name), prompt_of(9)
-        drafter, live = Mtp(head, shape=SHAPES["dynamic"]), target_for(head)
+        drafter, live = mtp_drafter(head, shape=SHAPES["dynamic"]), target_for(head)
         drafter.observe(Commit(prompt, live.prefill(prompt)))
         options: dict[str, Any] = {"depth": 3, "warp": Warp()}
         first, again = (drafter.propose(prompt, TorchRng(0), **options) for _ in range(2))
         assert again.tree == first.tree
         drafter.forget()
-        lengths = [kv[0].length for kv in drafter.pairs.kv]
-        assert lengths == drafter.pairs.true
+        lengths = [kv[0].length for kv in drafter.reader.kv]
+        assert lengths == drafter.reader.true
 
 
 def test_a_random_head_leaves_its_target_alone() -> None:

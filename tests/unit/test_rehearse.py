@@ -8,7 +8,7 @@ from test_broken import PROMPT, Words
 
 from labkit.drafters.base import Drafter
 from labkit.drafters.draft_model import DraftModel
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree
 from labkit.errors import BadInput
 from labkit.heads.eagle import head_config, random_head
@@ -42,7 +42,7 @@ def drafter_of(lab: Lab, name: str) -> Drafter:
         "eagle-3 tree": (3, SMALL_TREE),
         "eagle-3 dynamic": (3, DynamicTree(top_k=3, nodes=9)),
     }[name]
-    return Eagle(random_head(head_config(lab.model, version), lab.model), shape=shape)
+    return eagle_drafter(random_head(head_config(lab.model, version), lab.model), shape=shape)
 
 
 def rounds(trace: Trace) -> list[Any]:
@@ -182,5 +182,5 @@ def test_states_of_another_text_come_in_turn(lab: Lab, head: Any) -> None:
 def test_a_starved_head_writes_the_same_text(lab: Lab, prompt: list[int], head: Any) -> None:
     plain = lab.record(prompt, method="ar", max_new_tokens=8)
     for worse in (starved.without_states(head), starved.without_tokens(head)):
-        run = lab.record(prompt, drafter=Eagle(worse), draft_length=3, max_new_tokens=8)
+        run = lab.record(prompt, drafter=eagle_drafter(worse), draft_length=3, max_new_tokens=8)
         assert run.tokens == plain.tokens

@@ -19,7 +19,6 @@ from labkit.bench.recording import recording_seconds
 from labkit.bench.run import bench, conditions
 from labkit.cli import app
 from labkit.decode import autoregress
-from labkit.drafters.mtp import Mtp
 from labkit.drafters.shapes import Chain, DynamicTree
 from labkit.errors import BadCheckpoint, BadInput, ModelUnavailable
 from labkit.events import Committed
@@ -28,7 +27,7 @@ from labkit.heads.checkpoints.medusa_write import checkpoint_of_medusa, write_me
 from labkit.heads.checkpoints.mtp_write import checkpoint_of_mtp, save_mtp
 from labkit.heads.eagle import head_config, random_head
 from labkit.heads.medusa import medusa_config, random_heads
-from labkit.heads.mtp import random_mtp
+from labkit.heads.mtp import MtpHead, random_mtp
 from labkit.lab.load import load_model
 from labkit.lab.report import row
 from labkit.lab.session import Lab, open_lab
@@ -474,7 +473,7 @@ def test_a_target_s_own_modules_draft_and_so_does_a_folder(tmp_path: Path, lab: 
         assert trace.tokens == plain.tokens
         assert max(len(r.drafted.tokens) for r in trace.rounds) == 4
         drafter = bench.drafter("mtp")
-        assert isinstance(drafter, Mtp)
+        assert isinstance(drafter.head, MtpHead)
         heads[head] = drafter.head.config.adapter.name
     assert heads == {None: "mimo", own: "generic"}
     model.save_pretrained(tmp_path / "plain")

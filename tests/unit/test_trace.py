@@ -17,7 +17,7 @@ from labkit import toy, trace_file
 from labkit.config import DecodeConfig
 from labkit.decode import speculate
 from labkit.drafters.draft_model import DraftModel
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.ngram import NGram
 from labkit.drafters.shapes import DynamicTree
 from labkit.errors import BadInput
@@ -95,7 +95,7 @@ def test_saved_traces_can_be_read_by_others(tmp_path: Path) -> None:
         ("PK\x03\x04", "a zip archive"),
         ('{"schema": 1, "events": [', "ends too early"),
         ('{"schema": 1, "events": [{"kind": "start', "ends too early"),
-        ('{"schema": 1, events: []}', "JSONDecodeError"),
+        ('{"schema": 1, events: []}', "text that is no JSON"),
         ('{"traceEvents": []}', "Chrome trace"),
         ('{"events": []}', "without a schema"),
         ('{"schema": 2000, "events": []}', "from a newer version of the lab"),
@@ -111,8 +111,8 @@ def test_saved_traces_can_be_read_by_others(tmp_path: Path) -> None:
         ('{"schema": 1, "events": [], "header": 3}', "a list of events"),
         ('{"schema": 1, "events": [], "vocabulary": {"a": "b"}}', "a list of events"),
         ('{"schema": 1, "events": [], "vocabulary": {"1": null}}', "a list of events"),
-        ("[" * 100_000, "RecursionError"),
-        ('{"a":' * 100_000, "RecursionError"),
+        ("[" * 100_000, "lists in lists"),
+        ('{"a":' * 100_000, "lists in lists"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: str, named: str) -> None:
@@ -196,7 +196,7 @@ def test_a_full_trace_of_64_tokens_is_small_with_dynamic_trees() -> None:
     15 nodes of 116 candidates, all of which would make it 341 KB."""
     model = toy.tiny("llama", vocab_size=49152, layers=8)
     head = random_head(head_config(model, 3), model, seed=3)
-    drafter = Eagle(head, shape=DynamicTree(top_k=4, nodes=15))
+    drafter = eagle_drafter(head, shape=DynamicTree(top_k=4, nodes=15))
     target = Target(model, needs=head.config.needs)
     events = run(
         target, drafter, PROMPT, max_new_tokens=64, detail="full", temperature=1.0, draft_length=8
@@ -223,7 +223,7 @@ def test_large_trees_share_what_eight_nodes_may_keep() -> None:
     head = random_head(head_config(model, 3), model, seed=3)
     target = Target(model, needs=head.config.needs)
     for nodes, kept in ((7, 8), (15, 4), (63, 1)):
-        drafter = Eagle(head, shape=DynamicTree(top_k=8, nodes=nodes))
+        drafter = eagle_drafter(head, shape=DynamicTree(top_k=8, nodes=nodes))
         options: dict[str, Any] = {"max_new_tokens": 4, "draft_length": 2, "detail": "full"}
         first = run(target, drafter, PROMPT, **options).rounds[0]
         assert first.scored

@@ -8,7 +8,7 @@ import pytest
 from helpers import run
 from test_training_eagle import a_trainer, data, kept, states, target  # noqa: F401 (fixtures)
 
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.metrics import acceptance_by_depth
 from labkit.target import Target
 from labkit.training.acceptance import replay_chains
@@ -69,7 +69,7 @@ def test_first_guesses_are_right_as_often_as_training_says(target, data, states)
     traces = [
         run(
             Target(target, needs=head.config.needs),
-            Eagle(head),
+            eagle_drafter(head),
             row.prompt,
             max_new_tokens=len(row.reply),
             draft_length=4,

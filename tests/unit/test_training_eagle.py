@@ -24,7 +24,7 @@ from training_helpers import (
 
 from labkit.config import DecodeConfig
 from labkit.decode import speculate
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.shapes import Chain
 from labkit.errors import BadInput
 from labkit.heads.checkpoints import load_head
@@ -249,7 +249,7 @@ def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(target, data, s
     assert after.first > 0.9, after
     assert after.mean_accepted_length > 3.5, after
     head = kept(trainer).eval()
-    live = live_acceptance(target, lambda: Eagle(head, shape=Chain()), few, draft_length=4)
+    live = live_acceptance(target, lambda: eagle_drafter(head, shape=Chain()), few, draft_length=4)
     assert live == pytest.approx(after.mean_accepted_length, rel=0.02)
 
 
@@ -448,7 +448,7 @@ def test_convert_adds_a_head_to_any_target(family, kind):
     model = tiny(family, layers=8)
     before = {name: p.clone() for name, p in model.named_parameters()}
     head = convert(model, kind, vocab_ids=range(0, 64, 2))
-    drafter = Eagle(head, shape=Chain())
+    drafter = eagle_drafter(head, shape=Chain())
     config = DecodeConfig(max_new_tokens=12, temperature=0.0)
     prompt = (5, 9, 2, 7)
     events = speculate(Target(model, needs=drafter.needs), drafter, prompt, config=config)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from training_helpers import law_of, learn_by_heart, live_acceptance
 
-from labkit.drafters.medusa import Medusa
+from labkit.drafters.medusa import medusa_drafter
 from labkit.errors import BadInput
 from labkit.heads.checkpoints.medusa import load_medusa, read_medusa
 from labkit.heads.draft_checkpoint import target_fingerprint
@@ -129,7 +129,7 @@ def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(
     assert after.mean_accepted_length > 2.8, after
     assert len(after.by_depth) == 3
     heads = trainer.head.eval()
-    live = live_acceptance(target, lambda: Medusa(heads), few, draft_length=3)
+    live = live_acceptance(target, lambda: medusa_drafter(heads), few, draft_length=3)
     assert live == pytest.approx(after.mean_accepted_length, rel=0.02)
 
 

@@ -21,7 +21,7 @@ from test_training_eagle import (
 )
 from training_helpers import check_a_saved_state, learn_by_heart, live_acceptance, slow_loss
 
-from labkit.drafters.mtp import Mtp
+from labkit.drafters.mtp import mtp_drafter
 from labkit.errors import BadInput
 from labkit.heads.checkpoints.mtp import build_mtp, read_mtp
 from labkit.heads.draft_checkpoint import target_fingerprint
@@ -144,7 +144,7 @@ def test_texts_learnt_by_heart_are_accepted_as_often_as_measured(target, data, s
     assert before.mean_accepted_length < 2.0
     assert after.first > 0.9, after
     assert after.mean_accepted_length > 3.3, after
-    length = live_acceptance(target, lambda: Mtp(trainer.head), few, draft_length=4)
+    length = live_acceptance(target, lambda: mtp_drafter(trainer.head), few, draft_length=4)
     assert length == pytest.approx(after.mean_accepted_length, rel=0.02)
 
 

@@ -18,7 +18,7 @@ from helpers import prompt_of, run
 from viz_traces import Script
 
 from labkit import viz
-from labkit.drafters.eagle import Eagle
+from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
 from labkit.errors import BadInput
 from labkit.events import Drafted
@@ -49,7 +49,7 @@ def by_the_engine(shape: str, temperature: float = 0.0) -> Trace:
     head = random_head(head_config(model, 3), model, seed=3)
     return run(
         Target(model, needs=head.config.needs),
-        Eagle(head, shape=SHAPES[shape]),
+        eagle_drafter(head, shape=SHAPES[shape]),
         prompt_of(9),
         max_new_tokens=16,
         draft_length=4,
@@ -173,7 +173,7 @@ def test_the_mask_is_the_one_of_the_parents(make) -> None:
 def test_a_wrong_parent_would_be_noticed() -> None:
     trace = viz_traces.tree()
     events = tuple(
-        replace(e, parents=(-1, 0, 0, 0, 1, 2)) if isinstance(e, Drafted) and e.round == 1 else e
+        replace(e, parents=(-1, 0, 0, 1, 1, 0)) if isinstance(e, Drafted) and e.round == 1 else e
         for e in trace.events
     )
     one, two = Story.of(trace), Story.of(replace(trace, events=events))
