@@ -8,7 +8,7 @@ Invariants: a `DecodeConfig` that exists is valid; it never changes.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from labkit.errors import BadInput, one_of, require
 from labkit.ids import token_ids, whole
@@ -66,7 +66,9 @@ class DecodeConfig:
             require(number is not None, name, "a whole number", getattr(self, name))
             object.__setattr__(self, name, number)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-            require(isinstance(getattr(self, name), Real), name, "a number", getattr(self, name))
+            value = getattr(self, name)
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            require(is_number, name, "a number", value)
         require(-(2**63) <= self.seed < 2**63, "seed", "a whole number of 64 bits", self.seed)
         require(self.max_new_tokens >= 1, "max_new_tokens", "1 or more", self.max_new_tokens)
         require(self.draft_length >= 0, "draft_length", "0 or more", self.draft_length)
@@ -87,12 +89,9 @@ class DecodeConfig:
         self._check_ends()
 
     def _check_ends(self) -> None:
-        require(
-            not isinstance(self.stop_strings, str),
-            "stop_strings",
-            "a list of texts",
-            self.stop_strings,
-        )
+        listed: object = self.stop_strings
+        is_list = isinstance(listed, Iterable) and not isinstance(listed, str)
+        require(not listed or is_list, "stop_strings", "a list of texts", listed)
         stops = tuple(self.stop_strings or ())
         object.__setattr__(self, "stop_strings", stops)  # an iterator could be read once only
         require(
@@ -127,7 +126,9 @@ def check_confidence(confidence: float, *, name: str = "confidence") -> float:
     Raises:
         BadInput: outside [0, 1), under ``name``.
     """
-    if not 0 <= confidence < 1:
+    given: Any = confidence
+    is_number = isinstance(given, Real)
+    if not is_number or not 0 <= given < 1:
         raise BadInput(
             name,
             expected="a number in [0, 1)",

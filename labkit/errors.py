@@ -63,9 +63,9 @@ def require(holds: bool, name: str, expected: str, got: object) -> None:
         raise BadInput(name, expected=expected, got=repr(got), next_step=f"change {name}")
 
 
-def one_of(known: Collection[str], given: str, *, name: str, next_step: str) -> str:
+def one_of(known: Collection[str], given: object, *, name: str, next_step: str) -> str:
     """``given``, if it is known; else `BadInput` for the setting ``name`` that lists what is."""
-    if given not in known:
+    if not isinstance(given, str) or given not in known:
         raise BadInput(
             name,
             expected="one of " + ", ".join(known),

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from reprlib import repr as short
 from typing import Any
 
+from labkit.errors import BadInput
+
 
 def whole(value: object) -> int | None:
     """``value`` as a plain int; None for a truth value, a fraction, text or an array."""
@@ -22,6 +24,22 @@ def whole(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def numbered(
+    value: object, *, first: int, last: int | None = None, name: str, next_step: str
+) -> int:
+    """``value`` as a plain int.
+
+    Raises:
+        BadInput: it is no whole number from ``first`` to ``last`` (None: or more); under ``name``.
+    """
+    number = whole(value)
+    if number is None or number < first or (last is not None and number > last):
+        least = f"a whole number, {first} or more"
+        expected = least if last is None else f"a number from {first} to {last}"
+        raise BadInput(name, expected=expected, got=short(value), next_step=next_step)
+    return number
 
 
 def whole_numbers(values: Iterable[object]) -> tuple[int, ...]:
@@ -38,6 +56,18 @@ def whole_numbers(values: Iterable[object]) -> tuple[int, ...]:
             raise TypeError(f"{short(value)} ({type(value).__name__}) as entry {place}")
         found.append(number)
     return tuple(found)
+
+
+def flat_ids(values: object, *, name: str, expected: str, next_step: str) -> tuple[int, ...]:
+    """All of ``values`` as plain ints.
+
+    Raises:
+        BadInput: where `whole_numbers` raises a TypeError; under ``name``.
+    """
+    try:
+        return whole_numbers(values)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise BadInput(name, expected=expected, got=str(error), next_step=next_step) from error
 
 
 def token_ids(*given: int | Iterable[int] | None) -> tuple[int, ...]:

@@ -41,6 +41,15 @@ class ReplayRng(Rng):
     def pick_ahead(self, distributions: Callable[[], Tensor]) -> Tensor | None:
         return None
 
+    def mark(self) -> Callable[[], None]:
+        count, probability = len(self.chosen), self.probability
+
+        def back() -> None:
+            del self.options[count:], self.chosen[count:]
+            self.probability = probability
+
+        return back
+
     def _choose(self, probabilities: list[float]) -> int:
         options = [i for i, p in enumerate(probabilities) if p > 0]
         at = len(self.chosen)

@@ -20,6 +20,7 @@ from labkit.errors import BadInput
 Processor = Callable[[Tensor, Tensor], Tensor]
 """A transformers logits processor: (input_ids [1, L], scores [1, V]) -> scores [1, V]."""
 Prefix = Sequence[int] | Tensor
+_COLDEST = torch.finfo(torch.float32).tiny  # colder ones have the same law: ties alone are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,10 @@ class Warp:
         if self.temperature == 0:
             best = logits.max(-1)
             return one_hot(best.indices, like=logits, mass=best.values * 0 + 1)  # NaN stays NaN
-        # the maximum goes first: a tiny temperature would make it infinite
-        p = torch.softmax((logits - logits.amax(-1, keepdim=True)) / self.temperature, -1)
+        # the maximum goes first: a tiny temperature would make it infinite; one that float32 takes
+        # for 0, or whose inverse for infinite, would make it NaN
+        t = max(self.temperature, _COLDEST)
+        p = torch.softmax((logits - logits.amax(-1, keepdim=True)) / t, -1)
         if self.top_k and self.top_k < p.shape[-1]:
             p = _renormalise(p.masked_fill(p < p.topk(self.top_k, -1).values[..., -1:], 0))
         if self.top_p < 1:
@@ -212,6 +215,10 @@ class Rng(ABC):
         known first; then call `pick`.
         """
 
+    @abstractmethod
+    def mark(self) -> Callable[[], None]:
+        """Remember this moment: what comes back, called, makes the draws come again from here."""
+
 
 class TorchRng(Rng):
     """Draws from a seeded CPU generator, so a seed means the same on every device.
@@ -240,6 +247,15 @@ class TorchRng(Rng):
             return _inverse_cdf(distributions(), u)
         self._held = u
         return None
+
+    def mark(self) -> Callable[[], None]:
+        state, held = self._generator.get_state(), self._held
+
+        def back() -> None:
+            self._generator.set_state(state)
+            self._held = held
+
+        return back
 
     def _uniform(self) -> float:
         return float(torch.rand((), dtype=torch.float64, generator=self._generator))

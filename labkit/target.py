@@ -27,7 +27,7 @@ from torch import Tensor
 from labkit.cache import Masks, SlotCache, check_supported
 from labkit.capture import capture
 from labkit.errors import BadInput, LabError, UnsupportedModel
-from labkit.ids import whole_numbers
+from labkit.ids import flat_ids, numbered
 from labkit.tree import DraftTree
 
 _PREFILL_BLOCK = 512
@@ -71,7 +71,7 @@ class Target:
         check_supported(model)
         self.model = model
         self.needs = tuple(needs)
-        self.width = width
+        self.width = numbered(width, first=1, name="width", next_step="leave it at 1")
         self.forwards = 0
         self.forward_seconds = 0.0
         self.replayed = 0  # tokens that recurrent layers have read again
@@ -312,7 +312,12 @@ class Target:
             BadInput: no tokens, text, a batch, an id outside the vocabulary, or no room for a
                 token.
         """
-        ids = _flat_ids(tokens)
+        ids = flat_ids(
+            tokens,
+            name="prompt",
+            expected="one flat list of token ids (batch size 1)",
+            next_step="tokenise text first, and decode one prompt at a time",
+        )
         if not ids:
             raise BadInput(
                 "prompt", expected="at least one token", got="none", next_step="give some text"
@@ -333,19 +338,7 @@ class Target:
                 got=f"{len(ids)} tokens",
                 next_step="shorten the prompt",
             )
-        return ids
-
-
-def _flat_ids(tokens: Iterable[object]) -> list[int]:
-    try:
-        return list(whole_numbers(tokens))
-    except TypeError as error:
-        raise BadInput(
-            "prompt",
-            expected="one flat list of token ids (batch size 1)",
-            got=str(error),
-            next_step="tokenise text first, and decode one prompt at a time",
-        ) from error
+        return list(ids)
 
 
 def _lower_triangle(n: int) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from labkit.draft import Draft
+from labkit.errors import require
 from labkit.sampling import Rng, Warp
 
 
@@ -70,3 +71,15 @@ class Drafter(ABC):
     @abstractmethod
     def forget(self) -> None:
         """Drop whatever was guessed since the last `observe`. Always safe."""
+
+
+def check_drafter(drafter: object, *, name: str = "drafter") -> Drafter:
+    """``drafter``, if it is one.
+
+    Raises:
+        BadInput: it is something else; under ``name``.
+    """
+    expected = "a labkit.drafters.base.Drafter (a method is asked for by method=)"
+    require(isinstance(drafter, Drafter), name, expected, drafter)
+    assert isinstance(drafter, Drafter)
+    return drafter

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.cost import along
-from labkit.errors import BadInput
+from labkit.errors import BadInput, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +137,14 @@ class DynamicTree:
 
 
 Shape = Chain | StaticTree | DynamicTree
+
+
+def check_shape(shape: object) -> Shape | None:
+    """``shape``, if it is one or None.
+
+    Raises:
+        BadInput: it is something else.
+    """
+    wanted = "Chain(), StaticTree(...), DynamicTree(...), or None for the method's own"
+    require(shape is None or isinstance(shape, Shape), "shape", wanted, shape)
+    return shape  # type: ignore[return-value]

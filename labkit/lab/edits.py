@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from labkit.draft import Draft
 from labkit.errors import BadInput
+from labkit.ids import numbered
 from labkit.tree import DraftTree
 
 
@@ -25,7 +26,7 @@ def replaced(draft: Draft, node: int, token: int) -> Draft:
     Raises:
         BadInput: there is no such drafted node.
     """
-    _check(draft, node, first=1)
+    node = check_node(draft, node, first=1)
     tokens = (*draft.tree.tokens[:node], token, *draft.tree.tokens[node + 1 :])
     logits = list(draft.logits)
     for other in range(1, len(logits)):
@@ -46,7 +47,7 @@ def cut(draft: Draft, node: int) -> Draft:
     Raises:
         BadInput: there is no such drafted node.
     """
-    _check(draft, node, first=1)
+    node = check_node(draft, node, first=1)
     tree = draft.tree
     kept = [i for i in range(len(tree)) if node not in tree.path(i)]
     place = {old: new for new, old in enumerate(kept)} | {-1: -1}
@@ -67,7 +68,7 @@ def added(draft: Draft, after: int, tokens: Sequence[int]) -> Draft:
     Raises:
         BadInput: there is no such node.
     """
-    _check(draft, after, first=0)
+    after = check_node(draft, after, first=0)
     tree, n = draft.tree, len(draft.tree)
     grown = DraftTree(
         (*tree.tokens, *tokens), (*tree.parents, *((after, *range(n, n + len(tokens) - 1))))
@@ -76,12 +77,20 @@ def added(draft: Draft, after: int, tokens: Sequence[int]) -> Draft:
     return Draft(grown, (None,) * len(grown), draft.forwards, draft.forward_seconds, tuple(logits))
 
 
-def _check(draft: Draft, node: int, *, first: int) -> None:
+def check_node(draft: Draft, node: object, *, first: int) -> int:
+    """``node`` as a plain int.
+
+    Args:
+        first: 0: the pending token counts as a node; 1: it does not.
+
+    Raises:
+        BadInput: there is no such node.
+    """
     last = len(draft.tree) - 1
-    if not first <= node <= last:
+    if last < first:
         raise BadInput(
-            "node",
-            expected=f"a number from {first} to {last}" if last >= first else "a drafted token",
-            got=repr(node),
-            next_step="choose a node of the draft" if last >= first else "add a guess first",
+            "node", expected="a drafted token", got=repr(node), next_step="add a guess first"
         )
+    return numbered(
+        node, first=first, last=last, name="node", next_step="choose a node of the draft"
+    )

@@ -9,7 +9,10 @@ branch; the present place is on the present branch.
     branch 2   1   2   3'
 """
 
-from labkit.errors import BadInput, one_of
+from collections.abc import Callable
+
+from labkit.errors import BadInput, one_of, require
+from labkit.ids import numbered
 from labkit.lab.courses import Step
 
 
@@ -51,17 +54,12 @@ class Growth:
     def rewind(self, round: int) -> None:
         """Stand after ``round`` of this branch. BadInput: it has none of that number."""
         last = len(self._courses[self.here])
-        if not 0 <= round <= last:
-            raise BadInput(
-                "round",
-                expected=f"a number from 0 to {last}",
-                got=repr(round),
-                next_step="choose a round of this branch, or switch to another one",
-            )
-        self.at = round
+        help_ = "choose a round of this branch, or switch to another one"
+        self.at = numbered(round, first=0, last=last, name="round", next_step=help_)
 
     def branch(self, name: str | None) -> str:
-        """Begin a branch where one stands; its name. BadInput: the name is taken."""
+        """Begin a branch where one stands; its name. BadInput: the name is taken, or no text."""
+        require(name is None or isinstance(name, str), "name of a branch", "text", name)
         name = name or self._free_name()
         if name in self._courses:
             raise BadInput(
@@ -77,6 +75,15 @@ class Growth:
     def switch(self, name: str) -> None:
         """Stand at the end of another branch. BadInput: there is none of that name."""
         self.at, self.here = len(self.of(name)), name
+
+    def mark(self) -> Callable[[], None]:
+        """Remember this moment: what comes back, called, makes everything as it is now."""
+        courses, here, at = dict(self._courses), self.here, self.at
+
+        def back() -> None:
+            self._courses, self.here, self.at = courses, here, at
+
+        return back
 
     def _free_name(self) -> str:
         number = len(self._courses) + 1

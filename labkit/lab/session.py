@@ -20,20 +20,22 @@ import labkit
 from labkit.config import AVAILABLE, DecodeConfig, check_confidence, check_method
 from labkit.decode import speculate
 from labkit.devices import dtype_name, is_gpu, synchronise
-from labkit.drafters.base import Drafter
+from labkit.drafters.base import Drafter, check_drafter
 from labkit.drafters.draft_model import DraftModel
 from labkit.drafters.ngram import NGram
 from labkit.drafters.nothing import Nothing
-from labkit.drafters.shapes import Chain, Shape
+from labkit.drafters.shapes import Chain, Shape, check_shape
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.events import AnyEvent
 from labkit.heads.draft_checkpoint import load_draft_checkpoint
+from labkit.ids import flat_ids
 from labkit.kernels import use_skinny_linear
 from labkit.lab.heads import HEADS, head_for, shipped
 from labkit.lab.load import LoadedModel, load_model
 from labkit.lab.memory import step_safely
 from labkit.lab.presets import DEFAULT
 from labkit.lab.readings import QUESTIONS
+from labkit.lab.settings import check_names
 from labkit.sampling import Processor, processor_name
 from labkit.streaming import TextStream
 from labkit.target import Target
@@ -69,7 +71,7 @@ def open_lab(
         shape: how heads draft; None: a dynamic tree for "eagle2" and "medusa", chains for the
             others.
         confidence: draft models and heads stop drafting below this cumulative probability; see
-            `DraftModel` and `Eagle`.
+            `DraftModel` and `HeadDrafter`.
         width: fewest rows of every forward of the target; see `Target`.
     """
     loaded = load_model(model, dtype=dtype, device=device)
@@ -99,6 +101,7 @@ class Lab:
 
     def __post_init__(self) -> None:
         check_confidence(self.confidence)
+        check_shape(self.shape)
         self.target = Target(self.loaded.model, width=self.width)
 
     @property
@@ -131,7 +134,7 @@ class Lab:
         Raises:
             BadInput: an empty prompt.
         """
-        if not prompt.strip():
+        if not isinstance(prompt, str) or not prompt.strip():
             raise BadInput(
                 "prompt", expected="some text", got=repr(prompt), next_step="type a prompt"
             )
@@ -143,17 +146,28 @@ class Lab:
             return list(ids)
         return list(self.tokenizer(prompt)["input_ids"])
 
-    def text(self, ids: Sequence[int]) -> str:
-        """Text of some ids, special tokens left out."""
+    def ids(self, prompt: str | Iterable[int], *, chat: bool = True) -> list[int]:
+        """What to decode: the `tokens` of a text, or token ids as they are.
+
+        Raises:
+            BadInput: a prompt that cannot be decoded; see `Target.check_tokens`.
+        """
+        given = self.tokens(prompt, chat=chat) if isinstance(prompt, str) else prompt
+        return self.target.check_tokens(given)
+
+    def text(self, ids: Iterable[int]) -> str:
+        """Text of some ids, special tokens left out. BadInput: something else than ids."""
+        listed = _listed(ids)
         return str(
             self.tokenizer.decode(
-                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+                listed, skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         )
 
     def token_text(self, token: int) -> str:
-        """Text of one id, special tokens shown."""
-        return str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False))
+        """Text of one id, special tokens shown. BadInput: something else than an id."""
+        listed = _listed([token])
+        return str(self.tokenizer.decode(listed, clean_up_tokenization_spaces=False))
 
     def drafter(self, method: str) -> Drafter:
         """The drafter of a method, made once per session.
@@ -177,6 +191,7 @@ class Lab:
             draft model or head for this target.
         """
         check_method(method, available=AVAILABLE)
+        check_shape(shape)
         row = HEADS.get(method)
         options: dict[str, Any] = {}
         if row is not None:
@@ -241,6 +256,7 @@ class Lab:
         """What ``drafter`` needs of the target for a text: {name: [len(ids) - 1, D]}, the last
         token not read. The latest texts are remembered, so that others on the same states cost
         no forward."""
+        ids = _listed(ids)
         key = (drafter.needs, tuple(ids))
         found = self._read.pop(key, None)
         if found is None:
@@ -277,7 +293,12 @@ class Lab:
         return partial(DraftModel, other.model, tokenizers=tokenizers, **shared)
 
     def config(self, **settings: Any) -> DecodeConfig:
-        """A `DecodeConfig` that ends at this model's end-of-text ids, changed by ``settings``."""
+        """A `DecodeConfig` that ends at this model's end-of-text ids, changed by ``settings``.
+
+        Raises:
+            BadInput: a setting that there is not, or a value that cannot be used.
+        """
+        check_names(settings)
         return DecodeConfig(**{"eos": self.eos_ids, **settings})
 
     def events(
@@ -302,8 +323,8 @@ class Lab:
             OutOfMemory: when a round does not fit; the session then begins with empty caches.
         """
         config = self._run_config(method, drafter, settings)
-        ids = self.tokens(prompt, chat=chat) if isinstance(prompt, str) else list(prompt)
-        drafter = drafter or self.drafter(method)
+        ids = self.ids(prompt, chat=chat)
+        drafter = self.drafter(method) if drafter is None else check_drafter(drafter)
         events = speculate(
             self.target_for(drafter),
             drafter,
@@ -371,6 +392,11 @@ class Lab:
             "transformers": transformers.__version__,
         }
         return Trace.record(events, header=header, token_text=self.token_text)
+
+
+def _listed(ids: Iterable[int]) -> list[int]:
+    step = "use ids of the target's own tokenizer"
+    return [*flat_ids(ids, name="token ids", expected="whole numbers", next_step=step)]
 
 
 def _is_ours(folder: Path) -> bool:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from labkit.config import DecodeConfig
-from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape
-from labkit.errors import BadInput, one_of
+from labkit.drafters.shapes import SMALL_TREE, Chain, DynamicTree, Shape, check_shape
+from labkit.errors import BadInput, one_of, require
 from labkit.sampling import Processor
 
 
@@ -53,6 +53,10 @@ class Settings:
     shape: Shape | None = None
     forbidden: tuple[int, ...] = ()
     only: int | None = None
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.method, str), "method", "its name", self.method)
+        check_shape(self.shape)
 
     @property
     def processors(self) -> tuple[Processor, ...]:

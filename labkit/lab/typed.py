@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit.errors import BadInput
-from labkit.ids import whole, whole_numbers
+from labkit.ids import flat_ids, whole
 
 GLUE = "+"
 NEWLINE = "⏎"
@@ -79,15 +79,14 @@ def ids_themselves(typed: int | Sequence[int], *, vocab_size: int) -> tuple[int,
     Raises:
         BadInput: none, or one that is no token of so large a vocabulary.
     """
-    ids = whole_numbers([typed] if whole(typed) is not None else typed)  # type: ignore
+    name, expected = "token", f"ids from 0 to {vocab_size - 1}, or text"
+    help_ = "use the target's own ids"
+    given = [typed] if whole(typed) is not None else typed
+    ids = flat_ids(given, name=name, expected=expected, next_step=help_)
     wrong = next((i for i in ids if not 0 <= i < vocab_size), None)
     if wrong is not None or not ids:
-        raise BadInput(
-            "token",
-            expected=f"ids from 0 to {vocab_size - 1}, or text",
-            got=repr(wrong) if ids else "nothing",
-            next_step="use the target's own ids",
-        )
+        got = repr(wrong) if ids else "nothing"
+        raise BadInput(name, expected=expected, got=got, next_step=help_)
     return ids
 
 

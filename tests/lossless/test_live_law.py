@@ -189,3 +189,6 @@ class Certain(Rng):
 
     def pick_ahead(self, distributions: Any) -> None:
         return None
+
+    def mark(self) -> Any:
+        return lambda: None
