@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.config import AVAILABLE, check_method
 from labkit.drafters.human import Human
-from labkit.errors import BadInput, ModelUnavailable
+from labkit.errors import BadInput, ModelUnavailable, require
 from labkit.lab.cards import interactive
 from labkit.lab.live import Workbench
 from labkit.lab.session import Lab
@@ -79,12 +80,15 @@ class Contest:
         **options: Any,
     ) -> None:
         self.you = Human()
+        prompt = prompt if isinstance(prompt, str) else lab.ids(prompt)
         self.question = prompt if isinstance(prompt, str) else lab.text(prompt)
+        for method in _listed(against):
+            check_method(method, available=AVAILABLE)
         options = {"max_new_tokens": 64, **options}
         self.bench = Workbench(lab, prompt, drafter=self.you, temperature=temperature, **options)
         self.turns: tuple[Turn, ...] = ()
         self.absent: dict[str, str] = {}
-        self.rivals = tuple(method for method in against if self._is_there(method))
+        self.rivals = tuple(method for method in _listed(against) if self._is_there(method))
         self._face: Any = None
 
     def _is_there(self, method: str) -> bool:
@@ -113,6 +117,10 @@ class Contest:
         Raises:
             BadInput: the text has ended, or the words cannot be written in its vocabulary.
         """
+        require(isinstance(typed, str), "typed words", "text; empty for a pass", typed)
+        return self.bench.standing.act(lambda: self._guess(typed))
+
+    def _guess(self, typed: str) -> Table:
         bench = self.bench
         if bench.ended:
             raise BadInput(
@@ -212,8 +220,8 @@ class Contest:
 
     @property
     def widget(self) -> Any:
-        """The contest as a field to type into, made once."""
-        if self._face is None:
+        """The contest as a field to type into; made once, and anew where it has been closed."""
+        if self._face is None or self._face.box.comm is None:
             from labkit.lab.contest_face import ContestFace
 
             self._face = ContestFace(self)
@@ -230,6 +238,12 @@ class Contest:
         said = verdict(self.turns[-1].rounds[YOU], self.bench.lab.token_text).replace("`", "'")
         end = f" The text ends here ({self.over})." if self.over else ""
         return f"{said}{end} {self.score!r}"
+
+
+def _listed(methods: Sequence[str]) -> tuple[str, ...]:
+    is_list = isinstance(methods, Sequence) and not isinstance(methods, str)
+    require(is_list, "against", "a list of methods", methods)
+    return tuple(methods)
 
 
 def _pooled(rounds: Any) -> Acceptance:

@@ -1,7 +1,8 @@
 """The contest as a field to type into, and as a page without a kernel.
 
 Owns: the controls and what is shown after each turn. Does not know: how anything is judged.
-Invariants: after every turn the text, the verdict on each token and the score are up to date.
+Invariants: after every turn, played here or in any cell, the text, the verdict on each token and
+the score are up to date. A box that is closed is drawn no more.
 """
 
 import html
@@ -50,6 +51,7 @@ class ContestFace:
             self.picture,
         )
         self.redraw()
+        self.panel.follow(game.bench.standing.watchers, self.box)
 
     def _guess(self) -> str | None:
         self.game.guess(self.words.value)

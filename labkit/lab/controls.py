@@ -16,6 +16,7 @@ import ipywidgets as w
 
 from labkit.errors import LabError
 from labkit.lab.cards import Card, rich
+from labkit.lab.standing import Watchers
 from labkit.lab.tables import Table
 from labkit.viz.assets import desk
 from labkit.viz.turnover import take_over
@@ -59,13 +60,27 @@ class Panel:
             self._enable(True)
             self._busy = False
 
+    def follow(self, watchers: Watchers, shown: Any) -> None:
+        """Draw again whenever somebody else has changed something, until the widget ``shown``,
+        which holds these controls, is closed."""
+        watchers.join(self._follow)
+        shown.observe(lambda _: watchers.leave(self._follow), "comm")
+
+    def _follow(self) -> None:
+        if not self._busy:  # an action of ours draws by itself
+            self.say(None)
+            self._draw_anyhow()
+
     def _draw_anyhow(self) -> None:
-        """The fields show what is so, also after a failure; a picture that cannot be drawn has
-        been complained of already."""
+        """The fields show what is so, also after a failure. A picture that cannot be drawn is
+        complained of: what was done stands all the same."""
         try:
             self._redraw()
         except LabError as error:
             self.say(Card("✗", str(error)))
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            self.say(Card("✗", f"This cannot be drawn ({what}). Run the cell again."))
 
     def _enable(self, on: bool) -> None:
         for control in self._controls:
@@ -161,8 +176,8 @@ def complaint(error: BaseException, *, advice: str = "Go back a round and try ag
     if isinstance(error, LabError):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
-        return "Interrupted. Nothing of this action was kept; try again."
+        return "Interrupted. Nothing of what was under way was kept; try again."
     return (
-        f"This did not work ({type(error).__name__}: {error}). Nothing of it was kept. {advice}, "
-        "or run the cell again."
+        f"This did not work ({type(error).__name__}: {error}). Nothing of what was under way was "
+        f"kept. {advice}, or run the cell again."
     )

@@ -71,6 +71,11 @@ class Step:
         return self.verified.path[: len(self.tokens)]
 
 
+def tokens_of(steps: Sequence[Step]) -> tuple[int, ...]:
+    """The new tokens of a course."""
+    return tuple(token for step in steps for token in step.tokens)
+
+
 class Listening(Drafter):
     """Somebody's drafter, with a record of every commit that it hears of."""
 

@@ -16,7 +16,7 @@ from labkit.draft import Draft
 from labkit.drafters.base import Drafter
 from labkit.drafters.shapes import Shape
 from labkit.events import Drafted, Prefilled
-from labkit.lab.courses import How, Seat, Step
+from labkit.lab.courses import How, Seat, Step, tokens_of
 from labkit.lab.memory import ADVICE, safely
 from labkit.lab.session import Lab
 from labkit.lab.settings import Settings
@@ -194,8 +194,5 @@ class Desk:
     def _let_go(self) -> None:
         self._seats.clear()
         self._drafters.clear()
-
-
-def tokens_of(steps: Sequence[Step]) -> tuple[int, ...]:
-    """The new tokens of a course."""
-    return tuple(token for step in steps for token in step.tokens)
+        if self._own:
+            self._own.let_go()

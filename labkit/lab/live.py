@@ -19,36 +19,37 @@ Invariants: whatever is done, the next token follows `Workbench.law`, save where
 whoever may look at a draft and change it has it judged as one-hot. Choosing among texts after
 reading them, by rewinding, is a choice of yours, and no law speaks of it. Nothing is ever lost: a
 round that is written where a later one stands begins a new branch. An action that fails or is
-interrupted leaves everything as it was.
+interrupted leaves everything as it was, the draws to come included, so that what is done next
+brings what it would have brought; of a `run`, the rounds that were over stay. Views
+that are open are told of every change, whoever makes it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from labkit.devices import is_gpu
 from labkit.draft import Draft
-from labkit.drafters.base import Drafter
+from labkit.drafters.base import Drafter, check_drafter
 from labkit.drafters.shapes import Shape
-from labkit.errors import BadInput
-from labkit.events import AnyEvent, Drafted
-from labkit.lab import edits
+from labkit.errors import BadInput, require
+from labkit.events import Drafted, Prefilled
+from labkit.ids import numbered
+from labkit.lab import edits, sights
 from labkit.lab.branches import Comparison, Way
 from labkit.lab.cards import interactive
 from labkit.lab.courses import How, Step
-from labkit.lab.desk import Desk, tokens_of
-from labkit.lab.growth import Growth
-from labkit.lab.retold import retold
+from labkit.lab.desk import Desk
 from labkit.lab.session import Lab
-from labkit.lab.settings import Settings, check_names
+from labkit.lab.settings import Settings
+from labkit.lab.standing import Pending, Standing, action, or_back
 from labkit.lab.tables import Table
-from labkit.lab.told import guesses, shown, verdict, verdicts
+from labkit.lab.told import guesses, shown, verdicts
 from labkit.lab.typed import ids_after, ids_themselves
 from labkit.sampling import Rng, TorchRng
 from labkit.trace import Round, Trace
 from labkit.tree import DraftTree
-from labkit.viz.sentences import counted
-from labkit.viz.views import draft_tree, kv_slots, ribbon
 
 K = 4
 """Tokens drafted per round unless told otherwise: enough to have something to edit."""
@@ -59,15 +60,6 @@ Words = str | int | Sequence[int]
 def open(lab: Lab, prompt: str | Sequence[int], **options: Any) -> "Workbench":
     """A workbench on ``prompt``; see `Workbench` for the options."""
     return Workbench(lab, prompt, **options)
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A draft that waits for its verdict. draft: as it will be judged; drafted: as it is shown."""
-
-    draft: Draft
-    drafted: Drafted
-    how: How
 
 
 class Workbench:
@@ -100,18 +92,17 @@ class Workbench:
         slots: bool = False,
         **settings: Any,
     ) -> None:
-        self.lab, self._chat, self._slots = lab, chat, slots
-        self._asked = prompt if isinstance(prompt, str) else ""
-        ids = lab.tokens(prompt, chat=chat) if isinstance(prompt, str) else prompt
-        self.prompt = tuple(lab.target.check_tokens(ids))
-        check_names(settings)
+        self.lab, self.chat, self._slots = lab, chat, slots
+        self.asked = prompt if isinstance(prompt, str) else ""
+        self.prompt = tuple(lab.ids(prompt, chat=chat))
         config = lab.config(**{"draft_length": K, "detail": "full", **settings})
-        self._desk = Desk(lab, self.prompt, own=drafter)
-        self._grown = Growth()
-        self._pending: Pending | None = None
-        self._rng = rng or TorchRng(config.seed, ahead=is_gpu(lab.target.device))
-        self.settings = Settings(drafter.name if drafter else method, config, shape)
-        self._desk.drafter(self.settings)
+        own = None if drafter is None else check_drafter(drafter)
+        require(rng is None or isinstance(rng, Rng), "rng", "a labkit.sampling.Rng", rng)
+        first = Settings(own.name if own else method, config, shape)
+        self._desk = Desk(lab, self.prompt, own=own)
+        self._desk.drafter(first)  # refused here, if it cannot be had
+        draws = rng or TorchRng(config.seed, ahead=is_gpu(lab.target.device))
+        self.standing = Standing(first, draws)
         self._face: Any = None
 
     # --- what is there ----------------------------------------------------------------------------
@@ -119,27 +110,27 @@ class Workbench:
     @property
     def steps(self) -> tuple[Step, ...]:
         """The rounds up to where we stand."""
-        return self._grown.steps
+        return self.standing.grown.steps
 
     @property
     def at(self) -> int:
         """Rounds up to where we stand."""
-        return self._grown.at
+        return self.standing.grown.at
 
     @property
     def here(self) -> str:
         """The branch we are on."""
-        return self._grown.here
+        return self.standing.grown.here
 
     @property
     def branches(self) -> dict[str, int]:
         """Every branch and how many rounds it has."""
-        return self._grown.sizes
+        return self.standing.grown.sizes
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """The new tokens up to where we stand."""
-        return tokens_of(self.steps)
+        return self.standing.tokens
 
     @property
     def text(self) -> str:
@@ -149,7 +140,17 @@ class Workbench:
     @property
     def pending(self) -> Pending | None:
         """The draft that waits for its verdict, if there is one."""
-        return self._pending
+        return self.standing.pending
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the next round."""
+        return self.standing.settings
+
+    @property
+    def prefilled(self) -> Prefilled | None:
+        """What was told of the prompt, once it has been read."""
+        return self._desk.prefilled
 
     @property
     def law(self) -> str:
@@ -159,108 +160,125 @@ class Workbench:
     @property
     def ended(self) -> str | None:
         """Why the text ends where we stand, or None."""
-        reason = self.steps[-1].reason if self.steps else None
-        if reason not in (None, "max_new_tokens"):
-            return reason
-        # as of now: the number may have been changed where the text was shorter or longer
-        full = len(self.tokens) >= self.settings.config.max_new_tokens
-        return "max_new_tokens" if full else None
+        return self.standing.ended
 
     # --- rounds -----------------------------------------------------------------------------------
 
+    @action
     def draft(self) -> Table:
         """Let the drafter propose, and stop there. A draft that you have seen is judged as one-hot,
         since you could have changed it; `step` keeps it sealed and judges it by its q."""
-        self._check_open()
-        draft, drafted = self._desk.draft(self.settings, self.steps, self._rng)
-        self._pending = Pending(edits.seen(draft), drafted, "seen")
+        self.standing.check_open()
+        draft, drafted = self._desk.draft(self.settings, self.steps, self.standing.rng)
+        self.standing.pending = Pending(edits.seen(draft), drafted, "seen")
         return self.guesses
 
+    @action
     def replace(self, node: int, words: Words) -> Table:
         """Another guess at ``node``. Several tokens take the place of all that hangs below, too."""
-        draft = self._waiting().draft
-        ids = self._ids(words, below=draft.tree.parents[node] if 0 < node < len(draft.tree) else 0)
+        draft = self.standing.waiting().draft
+        node = edits.check_node(draft, node, first=1)
+        ids = self._ids(words, below=draft.tree.parents[node])
         if len(ids) == 1:
             return self._edit(edits.replaced(draft, node, ids[0]))
         return self._edit(edits.added(edits.cut(draft, node), draft.tree.parents[node], ids))
 
+    @action
     def cut(self, node: int) -> Table:
         """Leave out ``node`` and everything below it."""
-        return self._edit(edits.cut(self._waiting().draft, node))
+        return self._edit(edits.cut(self.standing.waiting().draft, node))
 
+    @action
     def add(self, words: Words, *, after: int | None = None) -> Table:
         """More guesses, below node ``after``; None: below the last node. Without a draft, yours
         begins one."""
-        if self._pending is None:
-            self._check_open()
-            root = Draft.deterministic(DraftTree.chain((*self.prompt, *self.tokens)[-1:]))
-            ids = self._ids(words)
-            return self._edit(edits.added(root, 0, ids))
-        draft = self._pending.draft
-        after = len(draft.tree) - 1 if after is None else after
-        ids = self._ids(words, below=after if 0 <= after < len(draft.tree) else 0)
-        return self._edit(edits.added(draft, after, ids))
+        if self.pending is None:
+            self.standing.check_open()
+            draft = Draft.deterministic(DraftTree.chain((*self.prompt, *self.tokens)[-1:]))
+        else:
+            draft = self.pending.draft
+        last = len(draft.tree) - 1
+        after = edits.check_node(draft, last if after is None else after, first=0)
+        return self._edit(edits.added(draft, after, self._ids(words, below=after)))
 
+    @action
     def drop(self) -> None:
         """Throw the waiting draft away."""
-        self._pending = None
+        self.standing.pending = None
 
+    @action
     def verify(self) -> Table:
         """Have the waiting draft judged: what the target says of each guess."""
-        pending = self._waiting()
+        pending = self.standing.waiting()
         by = "you" if pending.how == "edited" else self.settings.method
         self._write(self._judged(pending.draft, how=pending.how, by=by, drafted=pending.drafted))
         return self.said
 
+    @action
     def step(self) -> Table:
         """A whole round: the waiting draft if there is one, else a new one that stays sealed."""
-        if self._pending:
+        if self.pending:
             return self.verify()
-        self._check_open()
-        draft, drafted = self._desk.draft(self.settings, self.steps, self._rng)
+        self.standing.check_open()
+        draft, drafted = self._desk.draft(self.settings, self.steps, self.standing.rng)
         self._write(self._judged(draft, how="run", by=self.settings.method, drafted=drafted))
         return self.said
 
     def run(self, rounds: int = 1) -> Table:
-        """Several rounds, or fewer where the text ends."""
-        told = self.step()
-        for _ in range(rounds - 1):
-            if self.ended:
-                break
-            told = self.step()
-        return told
+        """Several rounds, or fewer where the text ends. Those that are over stay, whatever comes
+        between."""
+        help_ = "say how many rounds, or leave it out for one"
+        count = numbered(rounds, first=1, name="rounds", next_step=help_)
 
+        def work() -> Table:
+            told = self.step()
+            for _ in range(count - 1):
+                if self.ended:
+                    break
+                told = self.step()
+            return told
+
+        return self.standing.together(work)
+
+    @action
     def force(self, words: Words) -> Table:
         """Write tokens by hand, one round each. They are not drawn from the target, are flagged as
         forced, and count in no acceptance figure."""
-        self._check_open()
+        self.standing.check_open()
         ids = self._ids(words)
-        self._pending = None
+        self.standing.pending = None
         for token in ids:
-            self._write(self._desk.force(self.settings, self.steps, token, self._rng))
+            self._write(self._desk.force(self.settings, self.steps, token, self.standing.rng))
             if self.ended:
                 break
         return self.said
 
     def trial(self, method: str, *, draft_length: int | None = None, rng: Rng) -> Round:
-        """The round that another drafter would have had here. Nothing of it stays."""
+        """The round that another drafter would have had here. Nothing of it stays; ``rng`` moves
+        on, unless it fails."""
+        self.standing.check_open()
+        require(isinstance(rng, Rng), "rng", "a labkit.sampling.Rng", rng)
         length = self.settings.config.draft_length if draft_length is None else draft_length
         config = replace(self.settings.config, draft_length=length)
         settings = replace(self.settings, method=method, config=config, shape=None)
-        return self._desk.trial(settings, self.steps, rng)
+        work = partial(self._desk.trial, settings, self.steps, rng)
+        return or_back(rng.mark(), work)
 
     # --- settings ---------------------------------------------------------------------------------
 
+    @action
     def set(self, **changes: Any) -> str:
         """Change ``method``, ``shape`` or any field of `DecodeConfig` from the next round on; the
         waiting draft is thrown away. Returns the `law`."""
         settings = self.settings.changed(changes, made=len(self.tokens))
         self._desk.drafter(settings)  # refuses before anything has changed
         if "seed" in changes:
-            self._rng = TorchRng(settings.config.seed, ahead=is_gpu(self.lab.target.device))
-        self.settings, self._pending = settings, None
+            draws = TorchRng(settings.config.seed, ahead=is_gpu(self.lab.target.device))
+            self.standing.rng = draws
+        self._settle(settings)
         return self.law
 
+    @action
     def forbid(self, words: Words) -> str:
         """Rule one token out from the next round on. Returns the `law`, another one now."""
         ids = self._ids(words)
@@ -272,38 +290,42 @@ class Workbench:
                 next_step="forbid one of them, by its text or its id",
             )
         forbidden = tuple(sorted({*self.settings.forbidden, *ids}))
-        self.settings, self._pending = replace(self.settings, forbidden=forbidden), None
+        self._settle(replace(self.settings, forbidden=forbidden))
         return self.law
 
+    @action
     def allow(self, words: Words | None = None) -> str:
         """Take a ban back; None: all of them. Returns the `law`."""
         freed = set(self.settings.forbidden if words is None else self._ids(words))
         left = tuple(t for t in self.settings.forbidden if t not in freed)
-        self.settings, self._pending = replace(self.settings, forbidden=left), None
+        self._settle(replace(self.settings, forbidden=left))
         return self.law
 
     # --- branches ---------------------------------------------------------------------------------
 
+    @action
     def rewind(self, round: int) -> str:
         """Stand after ``round`` of this branch again (0: at the prompt). Later rounds stay: what is
         written here next begins a new branch."""
-        self._grown.rewind(round)
-        self._pending = None
+        self.standing.grown.rewind(round)
+        self.standing.pending = None
         return repr(self)
 
+    @action
     def branch(self, name: str | None = None) -> str:
         """Begin a branch here, under a name of your own. Returns the name."""
-        return self._grown.branch(name)
+        return self.standing.grown.branch(name)
 
+    @action
     def switch(self, name: str) -> str:
         """Go to the end of another branch."""
-        self._grown.switch(name)
-        self._pending = None
+        self.standing.grown.switch(name)
+        self.standing.pending = None
         return repr(self)
 
     def compare(self, left: str, right: str) -> Comparison:
         """Two branches: where they part, their tokens, acceptance, probability under the target."""
-        ways = (Way.of(name, self._grown.of(name)) for name in (left, right))
+        ways = (Way.of(name, self.standing.grown.of(name)) for name in (left, right))
         return Comparison.of(*ways, words=self._named)
 
     # --- seeing -----------------------------------------------------------------------------------
@@ -311,47 +333,33 @@ class Workbench:
     @property
     def trace(self) -> Trace:
         """The rounds up to where we stand, for every picture of `labkit.viz`."""
-        return self._trace(self.steps)
+        return sights.trace(self, self.steps)
 
     def trace_of(self, name: str) -> Trace:
         """A whole branch."""
-        return self._trace(self._grown.of(name))
+        return sights.trace(self, self.standing.grown.of(name))
 
     @property
     def guesses(self) -> Table:
         """The waiting draft, node by node."""
-        pending = self._waiting()
+        pending = self.standing.waiting()
         by = "you" if pending.how == "edited" else self.settings.method
         return guesses(pending.drafted, self.lab.token_text, by=by)
 
     @property
     def said(self) -> Table:
         """The last round: what the target said of each guess."""
-        if not self.steps:
-            raise BadInput(
-                "round",
-                expected="a round that was judged",
-                got="none so far",
-                next_step="draft and verify one",
-            )
-        return verdicts(self._round(), self.lab.token_text)
+        return verdicts(sights.last_round(self), self.lab.token_text)
 
     def pictures(self, *, width: int = 960, lines: int = 3) -> list[Any]:
         """The present round: the end of the ribbon, the draft as a tree where it branches, and the
         KV slots where they were asked for."""
-        now = self._now()
-        drawn = [ribbon(now, width=width, lines=lines)]
-        tree = now.rounds[-1].drafted.parents if now.rounds else (-1,)
-        if tree != tuple(range(-1, len(tree) - 1)):
-            drawn.append(draft_tree(now, round=len(now.rounds), width=width))
-        if self._slots:
-            drawn.append(kv_slots(now, width=width))
-        return drawn
+        return sights.pictures(self, slots=self._slots, width=width, lines=lines)
 
     @property
     def widget(self) -> Any:
-        """The workbench as a box of buttons, made once."""
-        if self._face is None:
+        """The workbench as a box of buttons; made once, and anew where it has been closed."""
+        if self._face is None or self._face.box.comm is None:
             from labkit.lab.live_face import Face
 
             self._face = Face(self)
@@ -363,53 +371,30 @@ class Workbench:
         return interactive(self.widget, html=still(self), text=repr(self))
 
     def __repr__(self) -> str:
-        where = f"Branch {self.here}, after round {self.at} of {self.branches[self.here]}"
-        said = f" {verdict(self._round(), self.lab.token_text)}" if self.steps else ""
-        waits = " A draft waits for its verdict." if self._pending else ""
-        end = f" The text ends here ({self.ended})." if self.ended else ""
-        made = counted(len(self.tokens), "new token")
-        return f"{where}: {made}.{said}{waits}{end} {self.law}".replace("`", "'")
+        return sights.sentence(self)
 
     # --- within -----------------------------------------------------------------------------------
 
     def _judged(self, draft: Draft, *, how: How, by: str, drafted: Drafted) -> Step:
-        seconds = drafted.seconds
-        return self._desk.judge(
-            self.settings, self.steps, draft, self._rng, how=how, by=by, seconds=seconds
-        )
+        took, rng = drafted.seconds, self.standing.rng
+        return self._desk.judge(self.settings, self.steps, draft, rng, how=how, by=by, seconds=took)
 
     def _write(self, step: Step) -> None:
-        self._grown.write(step)
-        self._pending = None
+        self.standing.grown.write(step)
+        self.standing.pending = None
+
+    def _settle(self, settings: Settings) -> None:
+        self.standing.settings, self.standing.pending = settings, None
 
     def _edit(self, draft: Draft) -> Table:
-        drafted = self._desk.drafted(self.settings, self.steps, draft, self._rng)
-        self._pending = Pending(draft, drafted, "edited")
+        drafted = self._desk.drafted(self.settings, self.steps, draft, self.standing.rng)
+        self.standing.pending = Pending(draft, drafted, "edited")
         return self.guesses
-
-    def _waiting(self) -> Pending:
-        if self._pending is None:
-            raise BadInput(
-                "draft",
-                expected="one that waits for its verdict",
-                got="none",
-                next_step="let the drafter draft first, or add a guess of your own",
-            )
-        return self._pending
-
-    def _check_open(self) -> None:
-        if self.ended:
-            raise BadInput(
-                "text",
-                expected="one that goes on",
-                got=f"one that ends here ({self.ended})",
-                next_step="rewind to an earlier round, or allow more with max_new_tokens",
-            )
 
     def _ids(self, words: Words, *, below: int = 0) -> tuple[int, ...]:
         """Token ids of ``words`` behind the text, or behind node ``below`` of the waiting draft."""
         if isinstance(words, str):
-            tree = self._pending.draft.tree if self._pending else None
+            tree = self.pending.draft.tree if self.pending else None
             path = tree.path(below)[1:] if tree else ()
             text = [*self.prompt, *self.tokens, *(tree.tokens[i] for i in path if tree)]
             return ids_after(self.lab.tokenizer, text, words)
@@ -417,24 +402,3 @@ class Workbench:
 
     def _named(self, token: int) -> str:
         return shown(self.lab.token_text, token)
-
-    def _round(self) -> Round:
-        step = self.steps[-1]
-        return Round(self.at, step.drafted, step.scored, step.verified, step.committed)
-
-    def _now(self) -> Trace:
-        """Up to where we stand, and the draft that waits."""
-        waiting = [self._pending.drafted] if self._pending else []
-        return self._trace(self.steps, *waiting)
-
-    def _trace(self, steps: Sequence[Step], *more: AnyEvent) -> Trace:
-        return retold(
-            self.lab,
-            self.prompt,
-            steps,
-            settings=self.settings,
-            prefilled=self._desk.prefilled,
-            asked=self._asked,
-            chat=self._chat,
-            more=more,
-        )

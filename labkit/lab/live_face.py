@@ -1,8 +1,8 @@
 """The workbench as buttons, and as a page without a kernel.
 
 Owns: the controls and what is shown after each. Does not know: how anything is decoded.
-Invariants: after every action the picture is that of the present round; changing a setting decodes
-nothing.
+Invariants: after every action, of a button here or of any cell, the picture is that of the present
+round; changing a setting decodes nothing. A box that is closed is drawn no more.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ class Face:
             self.where,
         )
         self.redraw()
+        self.panel.follow(bench.standing.watchers, self.box)
 
     # --- controls ---------------------------------------------------------------------------------
 

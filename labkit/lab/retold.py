@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from labkit.events import AnyEvent, Finished, Prefilled, Started
-from labkit.lab.courses import Step
-from labkit.lab.desk import tokens_of
+from labkit.lab.courses import Step, tokens_of
 from labkit.lab.session import Lab
 from labkit.lab.settings import Settings, Without
 from labkit.trace import Trace
@@ -81,6 +80,7 @@ def _settings(step: Step) -> dict[str, object]:
         "by": step.by,
         "how": step.how,
         "temperature": step.config.temperature,
+        "repetition_penalty": step.config.repetition_penalty,
         "draft_length": step.config.draft_length,
         "forbidden": [*step.forbidden],
     }

@@ -385,7 +385,10 @@ def test_errors_are_told_and_the_controls_come_back(panel: BreakIt) -> None:
     ("error", "words"),
     [
         (ZeroDivisionError("by nothing"), "did not work (ZeroDivisionError: by nothing)"),
-        (torch.OutOfMemoryError("no room"), "no room). Nothing of it was kept. Choose another"),
+        (
+            torch.OutOfMemoryError("no room"),
+            "no room). Nothing of what was under way was kept. Choose another",
+        ),
         (KeyboardInterrupt(), "Interrupted."),
     ],
 )
