@@ -23,6 +23,7 @@ _CARDS = (
     ".labkit-cards td{padding:.1em .8em!important}"
     ".labkit-cards td::before{content:attr(data-column) ': ';font-weight:600}}</style>"
 )
+_NONE = "–"
 _NUMBER = re.compile(r"[<>]?-?\d+(\.\d+)?[×%]?|n/a")
 
 
@@ -68,7 +69,8 @@ class Table:
     def _side(self, column: int) -> str:
         """Where the texts of a column begin or end; the first one names its row."""
         texts = [row[column] for row in self.rows]
-        numbers = column > 0 and texts and all(map(_NUMBER.fullmatch, texts))
+        counted = [text for text in texts if text != _NONE]
+        numbers = column > 0 and counted and all(map(_NUMBER.fullmatch, counted))
         return "right" if numbers else "left"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:

@@ -16,13 +16,21 @@ def sides(*texts: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "texts", [("8", "32"), ("1.00", "n/a", "12.50"), ("<0.01", "0.75"), ("1.25×", "0.80×"), ("-1",)]
+    "texts",
+    [
+        ("8", "32"),
+        ("1.00", "n/a", "12.50"),
+        ("<0.01", "0.75"),
+        ("1.25×", "0.80×"),
+        ("-1",),
+        ("67%", "–"),
+    ],
 )
 def test_numbers_end_below_each_other(texts: tuple[str, ...]) -> None:
     assert sides(*texts) == {"right"}
 
 
-@pytest.mark.parametrize("texts", [("8", "as drafted"), ("1 ␣the",), ("",), ("12", "")])
+@pytest.mark.parametrize("texts", [("8", "as drafted"), ("1 ␣the",), ("",), ("12", ""), ("–",)])
 def test_words_begin_below_each_other(texts: tuple[str, ...]) -> None:
     assert sides(*texts) == {"left"}
 
