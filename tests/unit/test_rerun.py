@@ -47,6 +47,10 @@ race = Race(lab, "the other thing", ("ngram", "draft"), max_new_tokens=8)
 bench.run(2), game.guess(""), race.run()
 display(bench, game, race, BreakIt(lab, "the other thing"), WhatIf(gallery.machine), Opener())
 """
+BENCHES = """
+from labkit.lab import live
+one, two = (live.open(lab, "the other thing", method="ngram", max_new_tokens=8) for _ in range(2))
+"""
 FULL = """
 import itertools, weakref, torch
 calls, cache = itertools.count(1), weakref.ref(lab.target._cache)
@@ -120,6 +124,35 @@ def test_tools_that_are_shown_again_take_the_place_of_the_first(notebook: Kernel
     first = shown()
     assert first["widgets"] > 40
     assert [shown() for _ in range(3)] == [first] * 3
+
+
+def test_boxes_that_follow_a_bench_leave_nothing_behind(notebook: Kernel) -> None:
+    """One cell makes benches, another shows one of them, a third plays on."""
+
+    def shown(name: str) -> dict[str, int]:
+        # nothing is the last expression of a cell, which IPython keeps in Out
+        show, play = f"display({name})", f"{name}.rewind(0)\ntold = {name}.step()"
+        for source, cell in ((show, "show a bench"), (play, "play")):
+            said = notebook.run(source, cell=cell)
+            assert not said.error, said
+        assert notebook.value(f"len({name}.standing.watchers)") == 1
+        assert notebook.value(f"'after round 1' in {name}._face.where.value")
+        return held(notebook)
+
+    def made() -> None:
+        assert not notebook.run(BENCHES, cell="make benches").error
+
+    made()
+    first = shown("one")
+    for name in ("two", "one", "one", "two", "one"):
+        now = shown(name)
+        other = "two" if name == "one" else "one"
+        assert notebook.value(f"len({other}.standing.watchers)") == 0
+        assert now["widgets"] == first["widgets"]
+    made()
+    shown("one")
+    made()
+    assert shown("one") == first
 
 
 def test_a_run_that_does_not_fit_leaves_nothing_behind(notebook: Kernel) -> None:
