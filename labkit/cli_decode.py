@@ -5,7 +5,6 @@ Invariants: bad options are refused before a model is loaded; with ``--json`` st
 object and nothing else; an interrupted run keeps what it has.
 """
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from labkit.cli_options import AsJson, Device, Dtype, Model, emit
 from labkit.config import AVAILABLE, WITH_HEADS, DecodeConfig, check_confidence, check_method
 from labkit.errors import BadInput
 from labkit.events import Committed
+from labkit.trace_file import writable
 
 if TYPE_CHECKING:
     from labkit.drafters.shapes import Shape
@@ -94,7 +94,8 @@ def generate(
     check_method(method, available=AVAILABLE)
     shape = _shape([method], tree=tree, nodes=tree_nodes, width=tree_width)
     _check_prompt(prompt)
-    _check_writable(trace)
+    if trace:
+        writable(trace, name="--trace")
     _check_drafters([method], draft=draft, head=head, confidence=draft_confidence)
 
     lab = _open(
@@ -332,21 +333,3 @@ def _check_prompt(prompt: str) -> None:
         )
     if not prompt.strip():
         raise BadInput("prompt", expected="some text", got=repr(prompt), next_step="type a prompt")
-
-
-def _check_writable(path: Path | None) -> None:
-    """Refuse a trace path that could not be written, before any work."""
-    if path is None:
-        return
-    folder = path.resolve().parent
-    if (
-        (path.exists() and not path.is_file())
-        or not folder.is_dir()
-        or not os.access(folder, os.W_OK)
-    ):
-        raise BadInput(
-            "--trace",
-            expected="a file in a folder that exists and may be written to",
-            got=str(path),
-            next_step="make the folder first, or choose another path",
-        )

@@ -17,4 +17,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 def emit(record: dict[str, Any], *, as_json: bool, text: str) -> None:
     """Print a result: the record as one JSON object, or its text for people."""
-    typer.echo(json.dumps(record, ensure_ascii=False, default=str) if as_json else text)
+    told = json.dumps(record, ensure_ascii=False, default=str) if as_json else text
+    # half a character, which no terminal takes, as JSON's own escape for it
+    typer.echo(told.encode(errors="backslashreplace").decode())

@@ -11,6 +11,8 @@ import typer
 
 from labkit.cli_options import AsJson, Device, Dtype, Model, emit
 from labkit.errors import BadInput
+from labkit.trace_file import writable
+from labkit.whole_file import writing
 
 trace = typer.Typer(help="Recorded runs: list, show, export, record.", no_args_is_help=True)
 Run = Annotated[str, typer.Argument(help="A run of the gallery by name, or a .json(.gz) file.")]
@@ -51,7 +53,9 @@ def show(run: Run, as_json: AsJson = False) -> None:
     numbers: dict[str, Any] = asdict(row([found], seconds=seconds)) if seconds else {}
     record = {"header": found.header, "text": found.text, "sentence": run_sentence(story),
               "sentences": rounds, **numbers}  # fmt: skip
-    facts = ", ".join(f"{k} {found.header[k]}" for k in _TOLD if found.header.get(k) != "")
+    facts = ", ".join(
+        f"{k} {found.header[k]}" for k in _TOLD if found.header.get(k) not in (None, "")
+    )
     text = [facts, "", found.text, "", run_sentence(story), timing(found, ar_seconds=None), ""]
     emit(record, as_json=as_json, text="\n".join([*text, *rounds]))
 
@@ -65,6 +69,7 @@ def chrome(
     """Export a recorded run for Perfetto: one lane each for draft, target and verify."""
     from labkit.gallery.shelf import open_run
 
+    writable(out, name="output")
     found = open_run(run)
     path = found.to_chrome(out)
     count = len(found.chrome()["traceEvents"])
@@ -95,7 +100,8 @@ def record(
             next_step="choose names of runs or methods",
         )
     chosen = [s for s in every if not wanted or {s.name, s.method} & wanted]
-    out.mkdir(parents=True, exist_ok=True)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
     from labkit.gallery.recording import record as record_all
     from labkit.lab.session import open_lab
     from labkit.progress import text_bar
@@ -126,9 +132,7 @@ def measure(
     from labkit.lab.session import open_lab
     from labkit.progress import text_bar
 
-    if not out.resolve().parent.is_dir():
-        raise BadInput("--out", expected="a file in a folder that exists", got=str(out),
-                       next_step="make the folder first")  # fmt: skip
+    writable(out, name="--out")
     lab = open_lab(model, dtype=dtype, device=device)
     found = measure_machine(lab, progress=text_bar(sys.stderr))
     path = found.save(out)

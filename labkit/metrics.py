@@ -4,6 +4,7 @@ Owns: the definitions. Does not know: models, drawing.
 Invariants: a rate whose denominator is zero is None, never a made-up number.
 """
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -72,6 +73,15 @@ class Acceptance:
             return ()
         return tuple(
             sum(self.histogram[i + 1 :]) / self.rounds for i in range(len(self.histogram) - 1)
+        )
+
+    def __add__(self, other: "Acceptance") -> "Acceptance":
+        """The rounds of both, pooled."""
+        counts = itertools.zip_longest(self.histogram, other.histogram, fillvalue=0)
+        return Acceptance(
+            histogram=tuple(map(sum, counts)),
+            drafted=self.drafted + other.drafted,
+            committed=self.committed + other.committed,
         )
 
     @classmethod

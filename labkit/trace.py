@@ -1,8 +1,9 @@
 """A recorded run: a header and a list of events, and views of it by round.
 
 Owns: the JSON form (one object), and rounds. Does not know: models, torch, drawing; how files are
-written and read (`labkit.trace_file`).
-Invariants: a trace holds no tensors; ``Trace.load(trace.save(path))`` draws the same pictures.
+written and read (`labkit.trace_file`), which events belong together (`labkit.trace_check`).
+Invariants: a trace holds no tensors; ``Trace.load(trace.save(path))`` draws the same pictures;
+every view can draw what was read.
 """
 
 import json
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit import trace_file
+from labkit import trace_check, trace_file
 from labkit.chrome import chrome
 from labkit.errors import BadInput
 from labkit.events import (
@@ -136,21 +137,25 @@ class Trace:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Trace":
-        """Raises BadInput when the object is not a trace of this schema version."""
+        """Raises BadInput when the object is not a trace of this schema version, or its events do
+        not belong together."""
         trace_file.check_schema(record)
-        try:
-            events = tuple(from_json(event) for event in record["events"])
-            names = {int(i): "".join(text) for i, text in record.get("vocabulary", {}).items()}
-            return cls(events, dict(record.get("header", {})), names)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, BadInput):
-                raise
-            raise BadInput(
-                "trace",
-                expected="a list of events, a header and a vocabulary",
-                got=f"{type(error).__name__}: {error}",
-                next_step="open a file written by Trace.save",
-            ) from error
+        events, header, names = trace_check.parts(record)
+        return cls(tuple(map(from_json, events)), header, names).checked()
+
+    def checked(self) -> "Trace":
+        """Itself, if it is a whole run or the beginning of one; see `labkit.trace_check`.
+
+        Raises:
+            BadInput: naming the round and the event that does not fit.
+        """
+        trace_check.check(self.events)
+        return self
+
+    def as_saved(self) -> "Trace":
+        """With numbers as a file holds them. Raises: see `checked`."""
+        events = tuple(from_json(to_json(event)) for event in self.events)
+        return Trace(events, self.header, self.vocabulary).checked()
 
     def dumps(self) -> str:
         # NaN and infinity are Python's own words, which no browser reads: ValueError

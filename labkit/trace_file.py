@@ -6,9 +6,12 @@ Invariants: the same text gives the same bytes; a file is refused before anythin
 small file cannot unpack into one that fills the memory.
 """
 
+import contextlib
+import errno
 import gzip
 import io
 import json
+import os
 import secrets
 import zlib
 from pathlib import Path
@@ -33,22 +36,47 @@ def pack(text: str) -> bytes:
     return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 
+def writable(path: str | Path, *, name: str = "") -> Path:
+    """The place of ``path``, if a file can be written there; for asking before any work.
+
+    Args:
+        name: how an error calls it, for instance an option of the command line.
+
+    Raises:
+        BadInput: a path that is no ordinary file, that no file can have, or without a folder.
+    """
+    called = name or f"trace file {_short(path)}"
+    try:
+        place = Path(path).resolve()
+        with contextlib.suppress(FileNotFoundError):
+            place.with_name(f"{place.name}{_mark()}.part").stat()  # is there room for the name?
+        if place.exists() and not place.is_file():
+            raise _unwritable(called, f"{_short(path)}, a folder, a pipe or a device")
+        if not place.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if not os.access(place.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except BadInput:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unwritable(called, f"{_short(path)}: {_words(error)}") from error
+    return place
+
+
 def write(path: str | Path, text: str) -> Path:
     """Write ``text``, gzipped when ``path`` ends in ``.gz``; the file appears whole or not at all.
 
     Raises:
         BadInput: a path that is no ordinary file or that cannot be written.
     """
-    path = Path(path).resolve()
-    if path.exists() and not path.is_file():
-        raise _unwritable(path, "a folder, a pipe or a device")
-    data = pack(text) if path.suffix == ".gz" else text.encode()
+    place = writable(path)
+    data = pack(text) if place.suffix == ".gz" else text.encode()
     try:
-        with beside(path, mark=f".{secrets.token_hex(4)}") as part:
+        with beside(place, mark=_mark()) as part:
             part.write_bytes(data)
     except OSError as error:
-        raise _unwritable(path, f"{type(error).__name__}: {error.strerror}") from error
-    return path
+        raise _unwritable(f"trace file {_short(path)}", _words(error)) from error
+    return place
 
 
 def read(path: str | Path) -> Any:
@@ -57,13 +85,13 @@ def read(path: str | Path) -> Any:
     Raises:
         BadInput: a file that is missing, cut off, too large or no JSON.
     """
-    name = f"trace file {str(path)!r}"
+    name = f"trace file {_short(path)}"
     try:
         with Path(path).open("rb") as file:
             data = file.read(LARGEST + 1)
-    except OSError as error:
-        got = f"{type(error).__name__}: {error}"
-        raise _unreadable(name, got, "check the path, or record the run again") from error
+    except (OSError, ValueError) as error:
+        next_step = "check the path, or record the run again"
+        raise _unreadable(name, _words(error), next_step) from error
     return parse(data, name=name)
 
 
@@ -75,19 +103,28 @@ def parse(data: bytes, *, name: str) -> Any:
             raise _unreadable(name, got, next_step)
     try:
         text = _plain(data, name).decode()
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_number)
+    except BadInput:
+        raise
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _unreadable(
-            name, f"a gzip file that is cut off or damaged ({error})", again
-        ) from error
-    except json.JSONDecodeError as error:
-        got = f"JSONDecodeError: {error}"
-        if error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated"):
-            got = f"a file that ends too early ({error})"
+        got = f"a gzip file that is cut off or damaged ({error})"
         raise _unreadable(name, got, again) from error
-    except (ValueError, RecursionError) as error:
-        got = f"{type(error).__name__}: {error}"
-        raise _unreadable(name, got, "check the path, or record the run again") from error
+    except json.JSONDecodeError as error:
+        early = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated")
+        got = f"{'a file that ends too early' if early else 'text that is no JSON'} ({error})"
+        raise _unreadable(name, got, again) from error
+    except UnicodeDecodeError as error:
+        raise _unreadable(name, f"bytes that are no text ({error.reason})", again) from error
+    except RecursionError as error:
+        got = "lists in lists, deeper than any trace"
+        raise _unreadable(name, got, again) from error
+    except ValueError as error:
+        raise _unreadable(name, f"a number that is none ({error})", again) from error
+
+
+def _no_number(word: str) -> None:
+    """NaN and infinity, which JSON does not know."""
+    raise ValueError(word)
 
 
 def check_schema(record: Any) -> None:
@@ -125,15 +162,33 @@ def _plain(data: bytes, name: str) -> bytes:
     return data
 
 
+def _mark() -> str:
+    """In the name of the part while a file is written, where several may write the same."""
+    return f".{secrets.token_hex(4)}"
+
+
+def _short(path: str | Path) -> str:
+    """A path as an error calls it, even one of thousands of characters."""
+    words = str(path)
+    return repr(words if len(words) <= 200 else f"{words[:100]}…{words[-50:]}")
+
+
+def _words(error: OSError | ValueError) -> str:
+    """What the system said of a path, without names of Python."""
+    if isinstance(error, OSError):
+        return error.strerror or "it cannot be read or written"
+    return f"a name that no file can have ({error})"
+
+
 def _unreadable(name: str, got: str, next_step: str) -> BadInput:
     expected = "a JSON file written by Trace.save, plain or gzipped"
     return BadInput(name, expected=expected, got=got, next_step=next_step)
 
 
-def _unwritable(path: Path, got: str) -> BadInput:
+def _unwritable(name: str, got: str) -> BadInput:
     return BadInput(
-        f"trace file {str(path)!r}",
-        expected="a file in a folder that may be written to",
+        name,
+        expected="a file in a folder that exists and may be written to",
         got=got,
-        next_step="choose another path",
+        next_step="make the folder first, or choose another path",
     )

@@ -4,6 +4,7 @@ Owns: what a row of the list says. Does not know: torch, models, how runs are re
 Invariants: everything in a row is counted from the run itself, but for its title.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -60,7 +61,7 @@ class Gallery:
         """
         if folder is None:
             return self
-        if not Path(folder).is_dir():
+        if not os.path.isdir(folder):  # unlike Path's, it answers for impossible names too
             raise BadInput(
                 "gallery",
                 expected="a folder with recorded runs (.json or .json.gz)",
@@ -122,7 +123,7 @@ class Gallery:
         from labkit import viz
 
         run = self.open(name)
-        title = str(run.header.get("title", name))
+        title = _fact(run, "title", name)
         return viz.Stepper(run, **{"compare": self.plain(name), "title": title} | options)
 
     @property
@@ -134,7 +135,15 @@ class Gallery:
         return Table(_COLUMNS, rows, told + '`gallery.play("name")`.')
 
     def _files(self) -> dict[str, Path]:
-        return dict(_named(self.folder))
+        try:
+            return dict(_named(self.folder))
+        except OSError as error:
+            raise BadInput(
+                "gallery",
+                expected="a folder that may be read",
+                got=f"{str(self.folder)!r}: {error.strerror}",
+                next_step="check the path",
+            ) from error
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return self.table._repr_mimebundle_()
@@ -147,7 +156,7 @@ def open_run(name_or_path: str | Path) -> Trace:
     """A run of the lab's own gallery by its name, or any other by its path."""
     text = str(name_or_path)
     is_path = text.endswith(_ENDINGS) or Path(text).name != text
-    is_path = is_path or (Path(text).exists() and text not in gallery.names)
+    is_path = is_path or (os.path.exists(text) and text not in gallery.names)
     return Trace.load(text) if is_path else gallery.open(text)
 
 
@@ -162,12 +171,18 @@ def _same(one: Trace, other: Trace) -> bool:
     return one.prompt == other.prompt and one.header.get("model") == other.header.get("model")
 
 
+def _fact(run: Trace, name: str, default: str) -> str:
+    """A fact of the header as a short text that any page can hold, whoever wrote it."""
+    words = str(run.header.get(name, default))[:200]
+    return words.encode(errors="replace").decode()
+
+
 def _entry(name: str, run: Trace) -> Entry:
     settings = run.header.get("settings", {})
     return Entry(
         name=name,
-        title=str(run.header.get("title", name)),
-        model=str(run.header.get("model", "")),
+        title=_fact(run, "title", name),
+        model=_fact(run, "model", ""),
         method=run.started.method,
         temperature=float(settings.get("temperature", 0.0)),
         tokens=len(run.tokens),

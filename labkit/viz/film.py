@@ -71,7 +71,8 @@ def pack(
         "notes": [passage.record() for passage in notes],
     }
     plain = json.dumps(film, ensure_ascii=False, separators=(",", ":"))
-    return base64.b64encode(zlib.compress(plain.encode(), 9)).decode()
+    data = plain.encode(errors="backslashreplace")  # half a character: JSON's own escape for it
+    return base64.b64encode(zlib.compress(data, 9)).decode()
 
 
 def unpack(film: str, *, board: int, state: int) -> Scene:

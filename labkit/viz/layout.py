@@ -74,12 +74,12 @@ def pruned_below(round_: Round) -> dict[int, list[tuple[int, float]]]:
     right below it first, each group the likeliest first."""
     rows = round_.drafted.considered
     found: dict[int, list[tuple[int, float, bool]]] = {}
+    homes: list[int] = []  # the kept node that each candidate is, or hangs below
     for token, parent, confidence, node in rows:
-        above = parent
-        while node < 0 and rows[above][3] < 0:
-            above = rows[above][1]
+        homes.append(node if node >= 0 else homes[parent])
         if node < 0:
-            found.setdefault(rows[above][3], []).append((token, confidence, above != parent))
+            deeper = rows[parent][3] < 0
+            found.setdefault(homes[parent], []).append((token, confidence, deeper))
     return {
         node: [(t, c) for t, c, _ in sorted(some, key=lambda row: (row[2], -row[1], row[0]))]
         for node, some in found.items()

@@ -5,9 +5,13 @@ Invariants: a sentence holds counts, tokens and probabilities of two decimals, s
 same on every machine; only `timing` speaks of seconds.
 """
 
+from reprlib import repr as short
+
 from labkit.cost import verdict
+from labkit.errors import BadInput
 from labkit.metrics import Acceptance, acceptance, cost
 from labkit.trace import Round, Trace
+from labkit.trace_check import LONGEST, SHORTEST
 from labkit.viz.states import SlotUse, State, Story, node_statuses, own_token, tree_of
 from labkit.viz.svg import probability, visible
 from labkit.viz.theme import LOOKS, Status
@@ -170,11 +174,25 @@ def timing(trace: Trace, *, ar_seconds: float | None) -> str:
 
 
 def plain_seconds(ar: Trace | float | None) -> float | None:
-    """Seconds per token of plain decoding: a number as it is, or measured on a trace."""
-    if not isinstance(ar, Trace):
-        return ar
-    spent = cost(ar).decode
-    return spent / len(ar.tokens) if ar.tokens and spent else None
+    """Seconds per token of plain decoding: a number as it is, or measured on a trace.
+
+    Raises:
+        BadInput: a number that no clock can have measured.
+    """
+    if ar is None:
+        return None
+    if isinstance(ar, Trace):
+        spent = cost(ar).decode
+        return spent / len(ar.tokens) if ar.tokens and spent else None
+    seconds = 0.0 if isinstance(ar, bool) else ar
+    if not isinstance(seconds, int | float) or not SHORTEST <= seconds <= LONGEST:
+        raise BadInput(
+            "seconds per token of plain decoding",
+            expected=f"a trace, or a number from {SHORTEST:g} to {LONGEST:g}",
+            got=short(ar),
+            next_step="give the trace of a run with method 'ar'",
+        )
+    return float(seconds)
 
 
 def _place(story: Story, state: State) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from labkit.events import Committed
 from labkit.metrics import Acceptance, acceptance
 from labkit.trace import Round, Trace
 from labkit.tree import DraftTree
@@ -87,8 +86,8 @@ class Story:
 
     @classmethod
     def of(cls, trace: Trace) -> "Story":
-        """Raises BadInput when the trace has no beginning."""
-        trace = Trace.from_json(trace.to_json())
+        """Raises BadInput when the events do not belong together; see `labkit.trace_check`."""
+        trace = trace.as_saved()
         rounds = trace.rounds
         made = [0]
         tables = [_prefilled(trace)]
@@ -97,7 +96,7 @@ class Story:
             tables.append(_settled(tables[-1], round_, _root_position(trace, made[-2])))
         moments = enumerate(_moments(trace, rounds))
         states = tuple(State(i, phase, at, trials) for i, (phase, at, trials) in moments)
-        totals, spans = tuple(_totals(trace, len(rounds))), tuple(_spans(rounds))
+        totals, spans = tuple(_totals(rounds)), tuple(_spans(rounds))
         trees = tuple(tree_of(round_) for round_ in rounds)
         return cls(trace, rounds, trees, states, tuple(made), tuple(tables), totals, spans)
 
@@ -211,10 +210,11 @@ def _moments(trace: Trace, rounds: tuple[Round, ...]) -> Iterator[tuple[Phase, i
         yield "finish", len(rounds) - 1, 0
 
 
-def _totals(trace: Trace, rounds: int) -> Iterator[Acceptance]:
-    ends = [i + 1 for i, event in enumerate(trace.events) if isinstance(event, Committed)]
-    for end in (0, *ends, *ends[-1:] * (rounds - len(ends))):
-        yield acceptance(Trace(trace.events[:end]))
+def _totals(rounds: tuple[Round, ...]) -> Iterator[Acceptance]:
+    yield (total := acceptance())
+    for r in rounds:
+        total += acceptance(Trace(tuple(e for e in (r.drafted, r.committed) if e)))
+        yield total
 
 
 def _spans(rounds: tuple[Round, ...]) -> Iterator[Span]:

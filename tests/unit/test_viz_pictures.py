@@ -173,7 +173,7 @@ def test_colours_and_glyphs_tell_the_provenance() -> None:
 def test_other_sources_give_other_colours() -> None:
     trace = viz_traces.corrected()
     events = tuple(
-        replace(e, sources=("draft", "target", "target")) if isinstance(e, Committed) else e
+        replace(e, resampled=False, trials=()) if isinstance(e, Verified) else e
         for e in trace.events
     )
     swapped = chips(viz.ribbon(replace(trace, events=events)).svg)

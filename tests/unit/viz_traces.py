@@ -175,7 +175,8 @@ class Script:
             for child in tree.children[node]:
                 q = 1.0 if greedy else round(0.3 + 0.65 * self.dice.random(), 3)
                 good = child == chosen
-                p = float(good) if greedy else round(q * (0.5 + 0.7 * good * self.dice.random()), 3)
+                p = float(good) if greedy else q * (0.5 + 0.7 * good * self.dice.random())
+                p = min(1.0, round(p, 3))
                 limit = min(1.0, p / q)
                 spread = self.dice.random()
                 u = limit * spread * 0.98 if good else limit + (1 - limit) * spread

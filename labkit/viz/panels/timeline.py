@@ -4,8 +4,10 @@ Owns: the lanes, the playhead, the race so far. Does not know: clocks; it draws 
 Invariants: one scale for all lanes; when speculation loses, the words say "slower here".
 """
 
+import math
 from collections.abc import Iterator
 
+from labkit.trace_check import SHORTEST
 from labkit.viz.sentences import counted, duration
 from labkit.viz.states import State, Story
 from labkit.viz.svg import Piece, Scene, box, line, number, text, tip
@@ -40,6 +42,7 @@ class Timeline:
         spent = sum(span.seconds for span in story.spans)
         plain = ar_seconds * len(story.trace.tokens) if ar_seconds else 0.0
         self.longest = max(spent, plain)
+        self.longest = self.longest if SHORTEST <= self.longest < math.inf else 0.0
         self.scale = (width - _LABEL - 4) / self.longest if self.longest else 0.0
         lanes = [*_lanes(story, self.scale)]
         if ar_seconds:
@@ -121,25 +124,21 @@ def _playhead(x: float, end: float, foot: int) -> Iterator[Piece]:
 
 def _axis(longest: float, scale: float, y: int) -> Iterator[Piece]:
     step = _nice(longest / (4 if longest * scale > 360 else 2))
-    ticks, value = line(0, 0, longest * scale, 0), 0.0
-    while value <= longest * 1.0001:
+    ticks = line(0, 0, longest * scale, 0)
+    for value in (i * step for i in range(int(longest / step * 1.0001) + 1)):
         x = value * scale
         anchor = "end" if x > longest * scale - 24 else "middle" if value else "start"
         ticks += line(x, -3, x, 4) + text(
             duration(value) if value else "0", x, 18, size=13, classes="lk-muted", anchor=anchor
         )
-        value += step
     yield Piece(_LABEL, y, ticks)
 
 
 def _nice(raw: float) -> float:
     """1, 2 or 5 times a power of ten, at least ``raw``."""
-    power = 1.0
-    while power > raw:
-        power /= 10
-    while power * 10 < raw:
-        power *= 10
-    return next(power * m for m in (1, 2, 5, 10) if power * m >= raw)
+    raw = max(raw, SHORTEST)
+    power = 10.0 ** (math.ceil(math.log10(raw)) - 1)
+    return next((power * m for m in (1, 2, 5) if power * m >= raw), power * 10)
 
 
 def _race(story: Story, state: State, now: float, ar_seconds: float | None) -> str:
