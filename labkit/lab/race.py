@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.config import DecodeConfig
+from labkit.config import AVAILABLE, DecodeConfig, check_method
 from labkit.decode import speculate
-from labkit.drafters.base import Drafter
+from labkit.drafters.base import Drafter, check_drafter
 from labkit.drafters.nothing import Nothing
-from labkit.errors import LabError, require
+from labkit.errors import LabError, one_of, require
 from labkit.events import AnyEvent, Committed, Finished, Prefilled
+from labkit.ids import numbered
 from labkit.lab.memory import step_safely
 from labkit.lab.session import DRAFT_LENGTH, Lab
 from labkit.streaming import TextStream
@@ -45,7 +46,7 @@ class _Runner:
 
     name: str
     drafter: Drafter
-    draft_length: int
+    config: DecodeConfig
     events: Iterator[AnyEvent] | None = None
     turns: list[Turn] = field(default_factory=list)
     seconds: float = 0.0
@@ -78,7 +79,8 @@ class Race:
         settings: fields of `DecodeConfig`; without a draft length each method has its own default.
 
     Raises:
-        BadInput: no method or more than two, one twice, or what `Lab.new_drafter` refuses.
+        BadInput: before any work: no method or more than two, one twice, or what `Lab.new_drafter`
+        refuses; a prompt, setting or drafter that cannot be used.
     """
 
     def __init__(
@@ -94,18 +96,20 @@ class Race:
         chat: bool = True,
         **settings: Any,
     ) -> None:
-        some = 1 <= len(methods) <= 2 and len({*methods, "ar"}) == len(methods) + 1
-        require(some, "methods", "one or two, each once, plain decoding apart", list(methods))
         self._lab, self._clock, self._now = lab, clock or lab.clock, now
-        self._ids = lab.tokens(prompt, chat=chat) if isinstance(prompt, str) else list(prompt)
-        lab.target.check_tokens(self._ids)
+        self._ids = lab.ids(prompt, chat=chat)
+        self._methods = _methods(methods)
+        given = _drafters(drafters, self._methods)
+        help_ = "leave it at 2, or 0 for none"
+        self._warm_up = numbered(warm_up, first=0, name="warm_up", next_step=help_)
         self._settings = {"max_new_tokens": 64, "detail": "timing", **settings}
-        self._warm_up = warm_up
-        given = drafters or {}
-        self._methods = tuple(methods)
-        self._makers = {m: given.get(m) or lab.new_drafter(m) for m in methods}
+        self._configs = {m: self._config(DRAFT_LENGTH.get(m, 4)) for m in self._methods}
+        self._configs[PLAIN] = lab.config(**{**self._settings, "draft_length": 0})
+        for method in self._methods:
+            if method not in given:
+                check_method(method, available=AVAILABLE)
+        self._makers = {m: given.get(m) or lab.new_drafter(m) for m in self._methods}
         self._runners: list[_Runner] = self._line_up()
-        self._config(self._runners[0])  # impossible settings are refused here
         self._phase, self._why = "ready", ""
         self._steps: Iterator[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -121,19 +125,16 @@ class Race:
         self._mine = self._baton.run
 
     def _line_up(self) -> list[_Runner]:
-        others = [_Runner(m, self._makers[m], self._length(m)) for m in self._methods]
-        return [_Runner(PLAIN, Nothing(), 0), *others]
+        drafters: dict[str, Drafter] = {PLAIN: Nothing(), **self._makers}
+        return [_Runner(name, one, self._configs[name]) for name, one in drafters.items()]
 
-    def _length(self, method: str) -> int:
-        return int(self._settings.get("draft_length", DRAFT_LENGTH.get(method, 4)))
-
-    def _config(self, runner: _Runner) -> DecodeConfig:
-        return self._lab.config(**{**self._settings, "draft_length": runner.draft_length})
+    def _config(self, draft_length: int) -> DecodeConfig:
+        return self._lab.config(**{"draft_length": draft_length, **self._settings})
 
     @property
     def record(self) -> RaceRecord:
         """How it stands."""
-        config = self._config(self._runners[0])
+        config = self._configs[PLAIN]
         return RaceRecord(
             lanes=tuple(runner.lane for runner in self._runners),
             goal=config.max_new_tokens,
@@ -245,8 +246,8 @@ class Race:
             target,
             runner.drafter,
             self._ids,
-            config=self._config(runner),
-            text=TextStream(self._lab.text),
+            config=runner.config,
+            text=TextStream(self._lab.text, stop_strings=runner.config.stop_strings),
             clock=time.perf_counter,
         )
 
@@ -267,7 +268,7 @@ class Race:
 
     def _is_over(self, made: int, last: int) -> bool:
         """Will nothing come but the end? Then the lane crosses the line in this turn."""
-        config = self._config(self._runners[0])
+        config = self._configs[PLAIN]
         return made >= config.max_new_tokens or last in config.eos_ids
 
     # --- showing
@@ -300,3 +301,25 @@ class Race:
 
     def __repr__(self) -> str:
         return self.record.sentence
+
+
+def _methods(methods: Sequence[str]) -> tuple[str, ...]:
+    """BadInput: not one or two names, each once."""
+    given: object = methods
+    listed = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    names = all(isinstance(method, str) for method in listed)
+    some = 1 <= len(listed) <= 2 and names and len({*listed, "ar", PLAIN}) == len(listed) + 2
+    expected = "a list of one or two, each once, plain decoding apart"
+    require(some, "methods", expected, given)
+    return listed
+
+
+def _drafters(drafters: Mapping[str, Drafter] | None, methods: Sequence[str]) -> dict[str, Drafter]:
+    """BadInput: something else than drafters, or one whose method does not race."""
+    given: object = drafters
+    is_map = given is None or isinstance(given, Mapping)
+    require(is_map, "drafters", "a dictionary from method to drafter", given)
+    for method, drafter in (drafters or {}).items():
+        one_of(methods, method, name="drafters", next_step="name it among the methods, or leave it")
+        check_drafter(drafter, name=f"drafters[{method!r}]")
+    return dict(drafters or {})

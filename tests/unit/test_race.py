@@ -351,3 +351,59 @@ def test_impossible_races_are_refused(lab: Lab) -> None:
         Race(lab, [], ("ngram",))
     with pytest.raises(BadInput, match="max_new_tokens"):
         Race(lab, PROMPT, ("ngram",), max_new_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"draft_length": "x"}, "draft_length: expected a whole number, got 'x'"),
+        ({"draft_length": 1.5}, "draft_length: expected a whole number"),
+        ({"heat": 1}, "setting: expected one of max_new_tokens, draft_length, .* got 'heat'"),
+        ({"processors": []}, "setting: expected one of"),
+        ({"stop_strings": "abc"}, "stop_strings: expected a list of texts"),
+        ({"stop_strings": 5}, "stop_strings: expected a list of texts"),
+        ({"temperature": "hot"}, "temperature: expected a number"),
+        ({"warm_up": -1}, "warm_up: expected a whole number, 0 or more"),
+        ({"warm_up": "x"}, "warm_up: expected a whole number"),
+        ({"warm_up": 1.5}, "warm_up: expected a whole number"),
+        ({"methods": "ngram"}, "methods: expected a list"),
+        ({"methods": None}, "methods: expected a list"),
+        ({"methods": [None]}, "methods: expected a list"),
+        ({"methods": [["ngram"]]}, "methods: expected a list"),
+        ({"methods": [PLAIN]}, "methods: expected a list"),
+        ({"methods": ("ngram", "magic")}, "method: expected one of .* got 'magic'"),
+        ({"drafters": {"draft": never_right((), start=0)}}, "drafters: expected one of ngram"),
+        ({"drafters": {"ngram": "mine"}}, "drafters.'ngram'.: expected a labkit"),
+        ({"drafters": [never_right((), start=0)]}, "drafters: expected a dictionary"),
+        ({"prompt": None}, "prompt: expected"),
+        ({"prompt": [1.5]}, "prompt: expected"),
+    ],
+)
+def test_a_mistake_is_told_when_the_race_is_made(
+    lab: Lab, clock: Clock, options: dict[str, Any], told: str
+) -> None:
+    """And a race that is under way on the same lab goes on."""
+    first = make(lab, clock)
+    steps = first._begin()
+    next(steps)
+    seconds = clock.seconds
+    with pytest.raises(BadInput, match=told):
+        Race(**{"lab": lab, "prompt": PROMPT, "methods": ("ngram",), **options})
+    assert clock.seconds == seconds, "a forward before the refusal"
+    for _ in steps:
+        pass
+    assert first.record.phase == "finished"
+
+
+def test_a_stop_string_ends_every_lane_where_it_ends_the_text(lab: Lab, clock: Clock) -> None:
+    end = text()[5]
+    count = text().index(end) + 1
+    record = make(lab, clock, stop_strings=[f"w{end}"]).run()
+    assert record.phase == "finished"
+    assert [lane.tokens for lane in record.lanes] == [count] * 3
+    assert [lane.text for lane in record.lanes] == [Words().decode(text()[:count])] * 3
+
+
+def test_a_prompt_is_taken_from_an_iterator(lab: Lab, clock: Clock) -> None:
+    race = Race(lab, iter(PROMPT), ("ngram",), max_new_tokens=NEW)  # type: ignore[arg-type]
+    assert race.run().lanes[0].text == Words().decode(text()[:NEW])
