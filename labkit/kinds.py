@@ -65,12 +65,10 @@ class Kind:
         return None
 
 
-def first_wrong(
-    values: Mapping[str, Any], table: Mapping[str, Kind], *, required: tuple[str, ...] = ()
-) -> Wrong | None:
+def first_wrong(values: Mapping[str, Any], table: Mapping[str, Kind]) -> Wrong | None:
     """The first of ``values`` that is not what the table says of its key; keys that the table
     does not have are anything."""
-    return keys(table, required=required).wrong(values)
+    return keys(table).wrong(values)
 
 
 def whole_from(least: int, most: int | None = None, *, even: bool = False) -> Kind:

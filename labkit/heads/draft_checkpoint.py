@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from labkit.errors import BadCheckpoint, BadInput, UnsupportedModel
+from labkit.heads.config_keys import WHOLE, WIDE, wrong_key
 from labkit.heads.layers import plain_eps
 from labkit.whole_file import save_tensors, whole, writing
 
@@ -96,11 +97,8 @@ def build_draft(
 
     The embedding is the target's own memory where dtype and device agree.
     """
-    config = draft_config(target_model, layers=layers)
-    vocabulary = config.vocab_size
-    # built for one word, because both vocabulary-sized weights are replaced below
-    config.vocab_size, config.pad_token_id = 1, None
-    model = LlamaForCausalLM(config)
+    vocabulary = target_model.config.vocab_size
+    model = _of_one_word(target_model, layers=layers)
     nn.Module.to(model, device=device, dtype=dtype)  # transformers' own wrapper has no types
     model.config.vocab_size = vocabulary
     with torch.no_grad():
@@ -114,6 +112,13 @@ def build_draft(
     head.weight = nn.Parameter(rows.to(device, dtype), requires_grad=False)
     model.lm_head = head
     return model.eval()
+
+
+def _of_one_word(target_model: Any, *, layers: int) -> LlamaForCausalLM:
+    """Both weights of the vocabulary's size are the target's, and take the place of these."""
+    config = draft_config(target_model, layers=layers)
+    config.vocab_size, config.pad_token_id = 1, None
+    return LlamaForCausalLM(config)
 
 
 def stored_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -178,14 +183,16 @@ def load_draft_checkpoint(
     tensors = _read_tensors(path)
     vocab_ids = _vocab_ids(path, tensors, settings)
     layers = settings["num_hidden_layers"]
+    with torch.device("meta"):  # no memory, however many layers the file promises
+        promised = _of_one_word(target_model, layers=layers)
+    _check_tensors(path, tensors, stored_parameters(promised))
     model = build_draft(target_model, vocab_ids, layers=layers, dtype=dtype, device=device)
     wanted = stored_parameters(model)
-    _check_tensors(path, tensors, wanted)
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(tensors[name])
             parameter.requires_grad_(False)
-    for name, parameter in wanted.items():
+    for name, parameter in wanted.items():  # also what is too large for ``dtype``
         if not bool(torch.isfinite(parameter).all()):
             raise _broken(path, f"finite numbers in {name}", "NaN or infinity")
     return DraftWeights(model, vocab_ids.to(device))
@@ -196,7 +203,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
         settings = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise _broken(path, f"a folder with {CONFIG} and {TENSORS}", f"no {CONFIG}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _broken(path, f"JSON in {CONFIG}", str(error)) from error
     ours = settings.get("labkit") if isinstance(settings, dict) else None
     if not isinstance(ours, dict) or ours.get("format") != FORMAT:
@@ -208,8 +215,8 @@ def _read_settings(path: Path) -> dict[str, Any]:
             got=f"version {ours.get('version')}",
             next_step="use the labkit version that wrote it, or train it again",
         )
-    if not isinstance(settings.get("num_hidden_layers"), int):
-        raise _broken(path, f"num_hidden_layers in {CONFIG}", "none")
+    if wrong := wrong_key(settings, required=("num_hidden_layers", "labkit.draft_vocab_size")):
+        raise _broken(path, f"{wrong.expected} as {wrong.key} in {CONFIG}", wrong.got)
     return settings
 
 
@@ -245,8 +252,8 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 def _vocab_ids(path: Path, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Tensor:
     offsets = tensors.pop("d2t", None)
     size = settings["labkit"].get("draft_vocab_size")
-    if offsets is None or offsets.shape != (size,):
-        got = "none" if offsets is None else f"shape {tuple(offsets.shape)}"
+    if offsets is None or offsets.shape != (size,) or offsets.dtype not in WHOLE:
+        got = "none" if offsets is None else f"{offsets.dtype} of shape {tuple(offsets.shape)}"
         raise _broken(path, f"a tensor d2t of {size} offsets", got)
     ids = offsets.long() + torch.arange(len(offsets))
     ascending = bool((ids[1:] > ids[:-1]).all())
@@ -266,9 +273,15 @@ def _check_tensors(path: Path, tensors: dict[str, Tensor], wanted: dict[str, nn.
         )
         raise _broken(path, f"exactly {len(wanted)} tensors and d2t in {TENSORS}", got)
     for name, parameter in wanted.items():
-        if tensors[name].shape != parameter.shape:
+        found = tensors[name]
+        if found.shape != parameter.shape:
             expected = f"{name} of shape {tuple(parameter.shape)}"
-            raise _broken(path, expected, f"shape {tuple(tensors[name].shape)}")
+            raise _broken(path, expected, f"shape {tuple(found.shape)}")
+        if found.dtype not in WIDE:
+            got = str(found.dtype).removeprefix("torch.")
+            raise _broken(path, f"{name} in 16 bits or more", got)
+        if not bool(torch.isfinite(found).all()):
+            raise _broken(path, f"finite numbers in {name}", "NaN or infinity")
 
 
 def _broken(path: Path, expected: str, got: str) -> BadCheckpoint:

@@ -420,11 +420,11 @@ def few_rows(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         (more_heads, r"no blocks\.3"),
         (fewer_heads, r"blocks\.2.*no part of such heads"),
         (a_base_model, r"model\.layers\.0.*no part of such heads"),
-        (not_a_number, r"finite numbers in blocks\.1\.layers\.0\.weight"),
+        (not_a_number, r"blocks\.1\.layers\.0\.weight: NaN or infinity, expected finite"),
         (wrong_shape, r"blocks\.1\.layers\.0\.weight: \(32, 31\), expected \(32, 32\)"),
         (a_map_outside, "target ids below 64 in token_map"),
         (a_map_twice, "different target ids"),
-        (no_heads, "positive num_heads"),
+        (no_heads, "as medusa_num_heads in config.json, got 'three'"),
         (few_rows, "8 of the target's 64 words"),
     ],
 )

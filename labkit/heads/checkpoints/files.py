@@ -1,24 +1,35 @@
 """A folder with one head: its config and its tensors.
 
-Owns: which files are read, and why others are refused. Does not know: what they mean.
-Invariants: only JSON and safetensors are opened; nothing outside the folder is.
+Owns: which files are read, and why others, and contents that no head has, are refused.
+Does not know: what they mean.
+Invariants: only JSON and safetensors are opened; nothing outside the folder is; an error names the
+folder.
 """
 
 import json
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from labkit.errors import BadCheckpoint
+from labkit.errors import BadCheckpoint, BadInput, UnsupportedModel
+from labkit.heads.config_keys import WHOLE, WIDE, wrong_key
 
 CONFIG = "config.json"
 TENSORS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _ADAPTER = "adapter_model.safetensors"
+_MAP = re.compile(r"d2t|t2d|token_map")
+_MATRIX = re.compile(
+    r"(.*\.)?(fc|lm_head|lm_heads\.\d+|embed_tokens|layers\.\d+|[a-z]+_proj)\.weight"
+)
+_WEIGHT = re.compile(r".*(weight|bias|_proj)")
+Made = TypeVar("Made")
 
 
 def broken(path: Path, *, expected: str, got: str, next_step: str = "") -> BadCheckpoint:
@@ -105,6 +116,61 @@ def _opened(path: Path, file: Path) -> Any:
         raise broken(path, expected=f"safetensors in {file.name}", got=str(error)) from error
 
 
+def check_config(path: Path, config: Mapping[str, Any], *, required: tuple[str, ...] = ()) -> None:
+    """Refuse values that a key of config.json cannot have, before anything is made of them.
+
+    Args:
+        required: keys that must be there; those inside another as ``labkit.state``.
+
+    Raises:
+        BadCheckpoint: names the first.
+    """
+    if wrong := wrong_key(config, required=required):
+        raise broken(
+            path,
+            expected=f"{wrong.expected} as {wrong.key} in {CONFIG}",
+            got=wrong.got,
+            next_step=f"correct {wrong.key} in {CONFIG}, or fetch the head again",
+        )
+
+
+def check_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse what no head computes with: vocabulary maps that are no lists of whole numbers,
+    matrices that are none, and weights of fewer than 16 bits.
+
+    Raises:
+        BadCheckpoint, UnsupportedModel: names the first.
+    """
+    for name, tensor in tensors.items():
+        is_map, kind = bool(_MAP.fullmatch(name)), str(tensor.dtype).removeprefix("torch.")
+        if is_map and tensor.dtype not in (*WHOLE, *[torch.bool] * (name == "t2d")):
+            raise broken(path, expected=f"whole numbers in {name}", got=kind)
+        rank = 1 if is_map else 2 if _MATRIX.fullmatch(name) else tensor.ndim
+        if rank != tensor.ndim:
+            words = "a row of numbers" if is_map else "a matrix"
+            raise broken(path, expected=f"{words} as {name}", got=f"shape {tuple(tensor.shape)}")
+        narrow = bool(_WEIGHT.fullmatch(name)) and tensor.dtype not in WIDE
+        if narrow or name.endswith("_scale_inv"):
+            raise UnsupportedModel(
+                f"head {path}",
+                expected="weights of 16 bits or more",
+                got=f"{name}: {kind}, quantised",
+                next_step="get the head in half precision",
+            )
+
+
+def made_of(path: Path, kind: Callable[..., Made], fields: Mapping[str, Any]) -> Made:
+    """A record of what a folder's config says, which judges how its fields go together.
+
+    Raises:
+        BadCheckpoint: where ``kind`` raises BadInput.
+    """
+    try:
+        return kind(**fields)
+    except BadInput as error:
+        raise broken(path, expected=f"{error.expected} as {error.what}", got=error.got) from error
+
+
 def has_adapter(path: Path) -> bool:
     """Whether a low-rank adapter for the target lies beside the head (ModelOpt)."""
     return (path / _ADAPTER).exists()
@@ -120,7 +186,7 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
         found = json.loads((path / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise broken(path, expected=f"a {name}", got="none") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise broken(path, expected=f"JSON in {name}", got=str(error)) from error
     if not isinstance(found, dict):
         raise broken(path, expected=f"an object in {name}", got=type(found).__name__)

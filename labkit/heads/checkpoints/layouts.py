@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import BadInput, UnsupportedModel
-from labkit.heads.checkpoints.files import broken
+from labkit.heads.checkpoints.files import broken, check_config
+from labkit.heads.config_keys import MARKS
 
 BOUNDARY, LAYER_OUTPUT = "boundary", "layer_output"
 CONVENTIONS = (BOUNDARY, LAYER_OUTPUT)
@@ -198,6 +199,7 @@ def detect(path: Path, config: Mapping[str, Any], names: Iterable[str]) -> Detec
         BadCheckpoint: not an EAGLE head. UnsupportedModel: a head that this lab cannot compute.
     """
     names = tuple(names)
+    check_config(path, {key: config.get(key) for key in MARKS})
     _refuse_other_heads(path, config, names)
     ours = str(section(config, "labkit").get("layout"))
     if ours in LAYOUTS:

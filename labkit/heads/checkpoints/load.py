@@ -198,13 +198,13 @@ def check_complete(checkpoint: StoredHead) -> None:
     report = checkpoint.report
     for names, expected in (
         (report.missing, "all tensors of the head"),
-        (report.misfits, "tensors that fit config.json"),
+        (report.misfits, "sound tensors that fit config.json"),
     ):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             what = "no " if names is report.missing else ""
             raise BadCheckpoint(
-                f"{report.format} head",
+                checkpoint.called,
                 expected=expected,
                 got=what + ", ".join(names[:3]) + more,
                 next_step="look at it with `labkit inspect`, or fetch it again",
@@ -260,7 +260,7 @@ def check_match(
         if wanted != found:
             name = checkpoint.target.name if checkpoint.target else "a target"
             raise BadInput(
-                f"target of a {checkpoint.report.format} head",
+                f"target of the {checkpoint.called}",
                 expected=f"{name} with {what} {wanted}",
                 got=f"a model with {what} {found}",
                 next_step="load the target it was trained for, or choose a head for this one",
@@ -272,7 +272,7 @@ def _check_finite(head: nn.Module, checkpoint: StoredHead) -> None:
         if not bool(torch.isfinite(parameter).all()):
             given = name in checkpoint.tensors or name in checkpoint.borrowed
             raise BadCheckpoint(
-                f"{checkpoint.report.format} head",
+                checkpoint.called,
                 expected=f"finite numbers in {name}",
                 got="NaN or infinity in the file" if given else "a weight that nothing filled",
                 next_step="fetch the head again, or load it in a wider dtype",

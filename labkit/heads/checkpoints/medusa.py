@@ -34,21 +34,19 @@ from labkit.errors import BadCheckpoint
 from labkit.heads.checkpoints.files import (
     CONFIG,
     broken,
+    check_config,
+    check_tensors,
+    made_of,
     read_folder,
     read_json,
     tensor_names,
 )
+from labkit.heads.checkpoints.fit import check_rotary, expected_shapes, misfits
 from labkit.heads.checkpoints.layouts import section
 from labkit.heads.checkpoints.load import check_complete, check_match, fill
-from labkit.heads.checkpoints.read import (
-    OUTPUT,
-    expected_shapes,
-    mark_of,
-    measure,
-    misfits,
-    words,
-)
+from labkit.heads.checkpoints.read import OUTPUT, mark_of, measure, words
 from labkit.heads.checkpoints.records import InspectReport, StoredHead, TargetMark
+from labkit.heads.checkpoints.settings import positive
 from labkit.heads.checkpoints.vocabulary import read_vocabulary
 from labkit.heads.layers import LayerConfig
 from labkit.heads.medusa import MEDUSA, META, MedusaConfig, MedusaHeads, output_rows
@@ -114,6 +112,7 @@ def read_medusa(path: Path | str) -> MedusaCheckpoint:
     """
     path = Path(path)
     config, stored = read_folder(path)
+    check_config(path, config)
     if not is_medusa(config, stored):
         raise broken(
             path,
@@ -126,6 +125,7 @@ def read_medusa(path: Path | str) -> MedusaCheckpoint:
         if (ours := canonical_name(name)) in tensors:
             raise broken(path, expected="one tensor per name", got=f"{ours} twice")
         tensors[ours] = tensor
+    check_tensors(path, tensors)
     return _Reading(path, config, tensors, numbered=any(map(_BLOCK.search, stored))).checkpoint()
 
 
@@ -159,6 +159,7 @@ class _Reading:
             decided_by="the labkit entry in config.json" if ours else "tensor names",
             source=source,
             doubts=tuple(doubts),
+            folder=self.path,
         )
 
     def _one_output(self) -> None:
@@ -206,27 +207,22 @@ class _Reading:
         stored = [n for n in self.tensors if _MARK.fullmatch(n)]
         places = [tuple(map(int, re.findall(r"\d+", n))) for n in stored]
         block = self.tensors.get(stored[0]) if stored else None
-        try:
-            layer = ours.get("block")
-            known = {f.name for f in fields(LayerConfig)}
-            made = LayerConfig(**{k: v for k, v in layer.items() if k in known}) if layer else None
-        except (AttributeError, TypeError) as error:
-            raise broken(
-                self.path, expected=f"shapes of layers in {CONFIG}", got=str(error)
-            ) from error
-        return MedusaConfig(
-            kind=str(ours.get("kind") or MEDUSA),
-            heads=self._number(("num_heads", "medusa_num_heads"),
-                               max((p[0] + 1 for p in places), default=None)),
-            layers=self._number(("num_hidden_layers", "medusa_num_layers"),
-                                max((p[1] + 1 for p in places), default=1)),
-            hidden_size=self._number(("hidden_size",), None if block is None else len(block)),
-            vocab_size=self._number(("vocab_size",), words),
-            draft_vocab_size=words,
-            bias=self._bias(),
-            shared_output=not any(n.startswith("lm_heads.") for n in self.tensors),
-            block=made,
-        )  # fmt: skip
+        known = {f.name for f in fields(LayerConfig)}
+        layer = {k: v for k, v in section(ours, "block").items() if k in known and v is not None}
+        shapes = {
+            "kind": str(ours.get("kind") or MEDUSA),
+            "heads": self._number(("num_heads", "medusa_num_heads"),
+                                  max((p[0] + 1 for p in places), default=None)),
+            "layers": self._number(("num_hidden_layers", "medusa_num_layers"),
+                                   max((p[1] + 1 for p in places), default=1)),
+            "hidden_size": self._number(("hidden_size",), None if block is None else len(block)),
+            "vocab_size": self._number(("vocab_size",), words),
+            "draft_vocab_size": words,
+            "bias": self._bias(),
+            "shared_output": not any(n.startswith("lm_heads.") for n in self.tensors),
+            "block": made_of(self.path, LayerConfig, layer) if layer else None,
+        }  # fmt: skip
+        return made_of(self.path, MedusaConfig, shapes)
 
     def _bias(self) -> bool:
         if self.numbered:  # always there as published; without any, they were never trained
@@ -237,9 +233,7 @@ class _Reading:
     def _number(self, keys: tuple[str, ...], otherwise: int | None) -> int:
         """The first of these keys of the config, else what the tensors say."""
         value = next((self.config[k] for k in keys if self.config.get(k) is not None), otherwise)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise broken(self.path, expected=f"a positive {keys[0]} in {CONFIG}", got=repr(value))
-        return value
+        return positive(self.path, keys[0], value)
 
     def _borrowed(self, config: MedusaConfig) -> tuple[str, ...]:
         said = section(self.config, "labkit").get("borrowed") or ()
@@ -261,9 +255,12 @@ def judged(
     decided_by: str,
     source: str,
     doubts: tuple[str, ...] = (),
+    folder: Path | None = None,
 ) -> MedusaCheckpoint:
     """The checkpoint with everything that can be said against it."""
-    wanted = expected_shapes(MedusaHeads, config)
+    if config.block is not None:
+        check_rotary(config.block, folder=folder)
+    wanted = expected_shapes(MedusaHeads, config, folder=folder)
     kept = {name: tensors[name] for name in wanted if name in tensors}
     unused = tuple(sorted(tensors.keys() - wanted.keys()))
     left = (f"{unused[0]} and {len(unused) - 1} more: no part of such heads",) if unused else ()
@@ -296,6 +293,7 @@ def judged(
         format=layout,
         borrowed=borrowed,
         target=target,
+        folder=folder,
         report=report,
     )
 

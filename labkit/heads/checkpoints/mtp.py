@@ -27,11 +27,15 @@ from labkit.errors import BadCheckpoint, ModelUnavailable, UnsupportedModel
 from labkit.heads.checkpoints.files import (
     CONFIG,
     broken,
+    check_config,
+    check_tensors,
+    made_of,
     read_folder,
     read_json,
     read_some,
     tensor_names,
 )
+from labkit.heads.checkpoints.fit import misfits
 from labkit.heads.checkpoints.layouts import section
 from labkit.heads.checkpoints.load import check_complete, check_match, fill, target_rows
 from labkit.heads.checkpoints.mtp_names import (
@@ -45,7 +49,6 @@ from labkit.heads.checkpoints.read import (
     OUTPUT,
     mark_of,
     measure,
-    misfits,
     words,
 )
 from labkit.heads.checkpoints.records import InspectReport, StoredHead, TargetMark
@@ -64,7 +67,10 @@ from labkit.heads.mtp import (
 
 FORMAT = "labkit-mtp"
 VERSION = 1
-_WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_REQUIRED = (
+    "hidden_size", "vocab_size", "draft_vocab_size", "num_hidden_layers", "num_mtp_layers",
+    "rms_norm_eps", *(f"labkit.{name}" for name in SWITCHES),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +209,8 @@ def _read_native(path: Path, target_model: Any) -> MtpCheckpoint:
     modules = count_modules(names, adapter, layers=layers)
     ours = {n: canonical(n, adapter, modules=modules, layers=layers) for n in sorted(names)}
     stored = read_some(path, [name for name, found in ours.items() if found])
-    _check_widths(path, stored)
     found = {str(ours[name]): tensor for name, tensor in stored.items()}
+    check_tensors(path, found)
     config = mtp_config(target_model, adapter, modules=modules)
     copies = {n: found.pop(n) for n in list(found) if _is_copy(n)}
     own, borrowed = _own_rows(path, copies, target_model)
@@ -213,6 +219,7 @@ def _read_native(path: Path, target_model: Any) -> MtpCheckpoint:
     return judged(
         config, found | own, torch.arange(config.vocab_size), target_model,
         copies=copies, borrowed=borrowed, decided_by=by, source="none: all words of the target",
+        folder=path,
     )  # fmt: skip
 
 
@@ -252,37 +259,24 @@ def _read_ours(path: Path, target_model: Any) -> MtpCheckpoint:
             got=f"version {ours.get('version')}",
             next_step="use the labkit version that wrote it, or train it again",
         )
-    try:
-        config = MtpConfig(
-            adapter=replace(GENERIC, **{name: ours[name] for name in SWITCHES}),
-            hidden_size=settings["hidden_size"],
-            vocab_size=settings["vocab_size"],
-            draft_vocab_size=settings["draft_vocab_size"],
-            target_layers=settings["num_hidden_layers"],
-            modules=settings["num_mtp_layers"],
-            eps=plain_eps(settings["rms_norm_eps"]),
-        )
-        sizes = {name: getattr(config, name) for name in ("vocab_size", "draft_vocab_size")}
-    except (KeyError, TypeError, ValueError) as error:
-        raise broken(path, expected=f"the head's shapes in {CONFIG}", got=str(error)) from error
-    _check_widths(path, {n: t for n, t in tensors.items() if n != "d2t"})
+    check_config(path, settings, required=_REQUIRED)
+    sizes = {name: settings[name] for name in ("vocab_size", "draft_vocab_size")}
+    shapes = sizes | {
+        "adapter": replace(GENERIC, **{name: ours[name] for name in SWITCHES}),
+        "hidden_size": settings["hidden_size"],
+        "target_layers": settings["num_hidden_layers"],
+        "modules": settings["num_mtp_layers"],
+        "eps": plain_eps(settings["rms_norm_eps"]),
+    }
+    config = made_of(path, MtpConfig, shapes)
+    check_tensors(path, tensors)
     ids, source, _ = read_vocabulary(path, tensors.pop("d2t", None), None, **sizes)
     borrowed = [n for n in (EMBEDDING, OUTPUT) if n in (ours.get("borrowed") or ())]
     return judged(
         config, tensors, ids, target_model,
         borrowed=borrowed, target=mark_of(ours), decided_by=f"format {FORMAT}", source=source,
+        folder=path,
     )  # fmt: skip
-
-
-def _check_widths(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.dtype not in _WIDE or name.endswith("_scale_inv"):
-            raise UnsupportedModel(
-                f"head in {path}",
-                expected="weights of 16 bits or more",
-                got=f"{name}: {str(tensor.dtype).removeprefix('torch.')}, quantised",
-                next_step="get the head in half precision",
-            )
 
 
 def judged(
@@ -296,6 +290,7 @@ def judged(
     source: str,
     target: TargetMark | None = None,
     copies: dict[str, Tensor] | None = None,
+    folder: Path | None = None,
 ) -> MtpCheckpoint:
     """The checkpoint with everything that can be said against it."""
     meta = _on_meta(target_model, config, vocab_ids)
@@ -311,6 +306,7 @@ def judged(
         format=config.adapter.name,
         borrowed=tuple(borrowed),
         target=target,
+        folder=folder,
         copies=copies or {},
         apart=found.keys() != tensors.keys(),
         report=InspectReport(
@@ -349,7 +345,7 @@ def _check_buffers(head: MtpHead, checkpoint: MtpCheckpoint) -> None:
     for name, buffer in head.layers.named_buffers(prefix="layers"):
         if buffer.is_meta or not bool(torch.isfinite(buffer).all()):
             raise BadCheckpoint(
-                f"{checkpoint.report.format} head",
+                checkpoint.called,
                 expected=f"finite numbers in {name}",
                 got="none" if buffer.is_meta else "NaN or infinity in the file",
                 next_step="fetch the head again",

@@ -7,16 +7,23 @@ tells as much as it can of a head that `read_checkpoint` refuses.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from labkit.errors import BadCheckpoint, BadInput, LabError
-from labkit.heads.checkpoints.files import broken, has_adapter, read_folder
+from labkit.errors import BadInput, LabError
+from labkit.heads.checkpoints.files import (
+    broken,
+    check_config,
+    check_tensors,
+    has_adapter,
+    made_of,
+    read_folder,
+)
+from labkit.heads.checkpoints.fit import check_rotary, expected_shapes, misfits
 from labkit.heads.checkpoints.layer_ids import LayerIds, decide, stored_ids
 from labkit.heads.checkpoints.layouts import Detected, canonical_name, detect, section
 from labkit.heads.checkpoints.records import (
@@ -130,25 +137,6 @@ def name_of(config: EagleConfig) -> str:
     return "EAGLE-3" + (f" with {', '.join(sorted(odd))}" if odd else "")
 
 
-def expected_shapes(kind: Callable[[Any], nn.Module], config: Any) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor of a head of this kind, without making one.
-
-    Raises:
-        BadCheckpoint: shapes, activation or rotary parameters that transformers refuses.
-    """
-    try:
-        with torch.device("meta"):
-            head = kind(config)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadCheckpoint(
-            "head's config",
-            expected="shapes, activation and rope that Llama layers know",
-            got=f"{type(error).__name__}: {error}",
-            next_step="correct config.json, or choose another head",
-        ) from error
-    return {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
-
-
 def describe(checkpoint: HeadCheckpoint, report: InspectReport) -> InspectReport:
     """``report`` with what config and tensors of a checkpoint say by themselves."""
     config, tensors = checkpoint.config, checkpoint.tensors
@@ -177,17 +165,6 @@ def words(ids: Tensor, *, vocab_size: int) -> dict[str, Any]:
         "last_id": int(ids[-1]),
         "share_of_ids": round(len(ids) / vocab_size, 4),
     }
-
-
-def misfits(
-    tensors: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]
-) -> tuple[str, ...]:
-    """A sentence per tensor that has another shape than ``wanted``."""
-    return tuple(
-        f"{name}: {tuple(tensors[name].shape)}, expected {shape}"
-        for name, shape in sorted(wanted.items())
-        if name in tensors and tuple(tensors[name].shape) != shape
-    )
 
 
 def measure(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -229,6 +206,8 @@ class _Reading:
 
     def checkpoint(self) -> HeadCheckpoint:
         layout, tensors = self.detected.layout, dict(self.tensors)
+        check_config(self.path, self.config)
+        check_tensors(self.path, tensors)
         version = version_of(tensors)
         switches, doubts = read_switches(self.config, layout, tensors)
         self.doubts += doubts
@@ -247,7 +226,7 @@ class _Reading:
         else:
             layers = self._layers(shapes)
         configs = [
-            EagleConfig(**fields | {"boundaries": bounds})
+            made_of(self.path, EagleConfig, fields | {"boundaries": bounds})
             for bounds in [bounds for _, bounds in layers.readings] or [()]
         ]
         if feedback_is_open(self.config, layout):
@@ -281,7 +260,8 @@ class _Reading:
         layers: LayerIds,
     ) -> HeadCheckpoint:
         config = configs[0]
-        wanted = expected_shapes(EagleHead, config)
+        check_rotary(config, folder=self.path)
+        wanted = expected_shapes(EagleHead, config, folder=self.path)
         unused = tuple(sorted(tensors.keys() - wanted.keys()))
         self.doubts += _lost_inside(unused)
         ours = section(self.config, "labkit")
@@ -293,6 +273,7 @@ class _Reading:
             format=self.detected.layout.name,
             borrowed=_borrowed(config, tensors, ours),
             target=mark_of(ours),
+            folder=self.path,
             report=self._blank(
                 layer_ids=layers.stored,
                 layer_ids_from=layers.found_in,

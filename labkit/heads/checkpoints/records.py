@@ -6,6 +6,7 @@ tensors bear the names of `EagleHead.state_dict` and have the bytes of the file.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -83,6 +84,7 @@ class StoredHead:
         format: the layout it was read from.
         borrowed: names that the target provides: ``embed_tokens.weight``, ``lm_head.weight``.
         target: whom it was made for, where the file says so.
+        folder: where it was read; None: made in memory.
     """
 
     tensors: dict[str, Tensor]
@@ -91,6 +93,12 @@ class StoredHead:
     borrowed: tuple[str, ...] = ()
     target: TargetMark | None = None
     report: InspectReport
+    folder: Path | None = None
+
+    @property
+    def called(self) -> str:
+        """What an error calls it."""
+        return f"{self.report.format} head" + (f" {self.folder}" if self.folder else "")
 
 
 @dataclass(frozen=True, kw_only=True)

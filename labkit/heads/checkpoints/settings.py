@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from labkit.heads.checkpoints.files import broken
+from labkit.heads.checkpoints.files import broken, check_config
 from labkit.heads.checkpoints.layouts import SWITCH_KEYS, Layout, section
 from labkit.heads.layers import plain_eps
 
@@ -44,24 +44,22 @@ def read_shapes(
     kind = "qwen3" if str(flat.get("model_type", "")).startswith("qwen3") else "llama"
     flat = {**_UNWRITTEN[kind], **{key: value for key, value in flat.items() if value is not None}}
 
-    def number(key: str, tensor: str = "", dim: int = 0, divisor: int = 1) -> int:
+    def number(key: str, tensor: str = "", divisor: int = 1) -> int:
         if (value := flat.get(key)) is None and tensor in tensors:
-            value = tensors[tensor].shape[dim] // max(divisor, 1)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise broken(path, expected=f"a positive {key} in config.json", got=repr(value))
-        return value
+            value = len(tensors[tensor]) // divisor
+        return positive(path, key, value)
 
     heads = number("num_attention_heads")
-    head_dim = number("head_dim", f"{_FIRST}self_attn.q_proj.weight", 0, heads)
-    hidden = number("hidden_size", "fc.weight", 0)
-    vocab_size = number("vocab_size")
+    head_dim = number("head_dim", f"{_FIRST}self_attn.q_proj.weight", heads)
+    hidden = number("hidden_size", "fc.weight")
+    vocab_size, stored = number("vocab_size"), layers_in(tensors)
     return {
         "hidden_size": hidden,
         "intermediate_size": number("intermediate_size", f"{_FIRST}mlp.gate_proj.weight"),
         "heads": heads,
         "head_dim": head_dim,
-        "kv_heads": number("num_key_value_heads", f"{_FIRST}self_attn.k_proj.weight", 0, head_dim),
-        "layers": flat.get("num_hidden_layers") or layers_in(tensors),
+        "kv_heads": number("num_key_value_heads", f"{_FIRST}self_attn.k_proj.weight", head_dim),
+        "layers": positive(path, "num_hidden_layers", flat.get("num_hidden_layers", stored)),
         "vocab_size": vocab_size,
         "draft_vocab_size": _draft_size(config, tensors) or vocab_size,
         "target_hidden_size": config.get("target_hidden_size") or hidden,
@@ -75,6 +73,12 @@ def read_shapes(
     }
 
 
+def positive(path: Path, key: str, value: int | None) -> int:
+    """What the config or, where it is silent, the tensors say of ``key``; raises BadCheckpoint."""
+    check_config(path, {key: value}, required=(key,))
+    return value or 0
+
+
 def layers_in(tensors: Mapping[str, Tensor]) -> int:
     """Decoder layers that have tensors."""
     found = (re.match(r"layers\.(\d+)\.", name) for name in tensors)
@@ -86,7 +90,7 @@ def _draft_size(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int
         return int(size)
     for name in ("lm_head.weight", "d2t"):
         if name in tensors:
-            return tensors[name].shape[0]
+            return len(tensors[name])
     return None
 
 
@@ -99,6 +103,7 @@ def read_rope(path: Path, flat: Mapping[str, Any]) -> dict[str, Any]:
         BadCheckpoint: a kind of scaling that Llama layers do not know.
     """
     rope = dict(section(flat, "rope_scaling")) | dict(section(flat, "rope_parameters"))
+    rope = {key: value for key, value in rope.items() if value is not None}
     kind = rope.pop("type", None)
     rope.setdefault("rope_type", kind or "default")
     if rope["rope_type"] == "mrope":  # text alone moves along all its axes at once
