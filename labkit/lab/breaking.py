@@ -19,10 +19,10 @@ from typing import Any, Literal
 import torch
 
 from labkit.decode import speculate
-from labkit.drafters.base import Drafter
+from labkit.drafters.base import Drafter, check_drafter
 from labkit.drafters.nothing import Nothing
 from labkit.drafters.on_head import HeadDrafter
-from labkit.errors import BadInput, one_of
+from labkit.errors import BadInput, one_of, require
 from labkit.events import AnyEvent
 from labkit.heads.eagle import EagleHead
 from labkit.lab import faults
@@ -39,6 +39,7 @@ from labkit.lab.catching import (
 from labkit.lab.compare import first_difference, parting
 from labkit.lab.memory import step_safely
 from labkit.lab.paired import Paired, known_texts, paired
+from labkit.lab.rehearse import check_text
 from labkit.lab.session import Lab
 from labkit.lab.tables import Table
 from labkit.metrics import acceptance, cost
@@ -58,6 +59,7 @@ def catalogue(keys: Sequence[str] = ()) -> Table:
     Raises:
         BadInput: an unknown key.
     """
+    require(not isinstance(keys, str), "keys", "a list of keys", keys)
     rows = tuple(
         (
             f"`{f.key}`",
@@ -175,7 +177,8 @@ def show(
             drafter for this target.
     """
     fault = _fault(key)
-    bench = _Bench(lab, fault, _ids(lab, prompt), {
+    check_given(drafter, head, texts)
+    bench = _Bench(lab, fault, lab.ids(prompt), {
         "max_new_tokens": max_new_tokens, "draft_length": draft_length, "seed": seed,
         "detail": "full", **(_DRAWN if fault.drawn else {}),
     })  # fmt: skip
@@ -200,9 +203,15 @@ def _fault(key: str) -> Break:
     return BREAKS[one_of(BREAKS, key, name="fault", next_step="choose a key of the catalogue")]
 
 
-def _ids(lab: Lab, prompt: str | Sequence[int]) -> list[int]:
-    ids = lab.tokens(prompt) if isinstance(prompt, str) else list(prompt)
-    return lab.target.check_tokens(ids)
+def check_given(drafter: object, head: object, texts: Sequence[Trace] | None) -> None:
+    """BadInput: something that `show` cannot take."""
+    if drafter is not None:
+        check_drafter(drafter)
+    require(head is None or isinstance(head, EagleHead), "head", "an EagleHead, or None", head)
+    listed: object = () if texts is None else texts
+    require(isinstance(listed, Sequence), "texts", "a list of recorded runs, or None", listed)
+    for text in texts or ():
+        check_text(text)
 
 
 def _drafters(

@@ -8,10 +8,12 @@ while a run goes on; nothing runs before somebody presses the button.
 Built of Text, RadioButtons, Button and HTML alone, which every notebook front end has.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from labkit.lab.breaking import BREAKS, CHECKS, Breakage, catalogue, show
+from labkit.config import DecodeConfig
+from labkit.errors import one_of, require
+from labkit.lab.breaking import BREAKS, CHECKS, Breakage, catalogue, check_given, show
 from labkit.lab.cards import Card, interactive, plain
 from labkit.lab.session import Lab
 from labkit.viz.assets import desk
@@ -27,12 +29,12 @@ class BreakIt:
         prompt: what to begin with; the learner can change it.
         only: keys of the faults that get a switch; by default all eight.
         run: what runs a fault, of the signature of `labkit.lab.breaking.show`.
-        options: passed on to it: max_new_tokens, draft_length, seed, drafter, head.
+        options: passed on to it: max_new_tokens, draft_length, seed, drafter, head, texts.
 
     ``result`` is the last `Breakage`, None before.
 
     Raises:
-        BadInput: an unknown key.
+        BadInput: an unknown key, an option that there is not or that cannot be used.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class BreakIt:
         run: Callable[..., Breakage] = show,
         **options: Any,
     ) -> None:
+        require(isinstance(prompt, str), "prompt", "text", prompt)
+        _check(options)
         self.result: Breakage | None = None
         self.prompt = prompt
         self._keys, self._catalogue = tuple(only or BREAKS), catalogue(only)
@@ -157,3 +161,15 @@ class BreakIt:
     def __repr__(self) -> str:
         told = self.result.sentence if self.result else self._catalogue.sentence
         return f"Break it. {told}"
+
+
+_NUMBERS = ("max_new_tokens", "draft_length", "seed")
+_GIVEN = ("drafter", "head", "texts")
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Now, not when somebody presses the button."""
+    for name in options:
+        one_of((*_NUMBERS, *_GIVEN), name, name="option", next_step="choose one of these")
+    DecodeConfig(**{name: options[name] for name in _NUMBERS if name in options})
+    check_given(*(options.get(name) for name in _GIVEN))

@@ -64,7 +64,7 @@ def rehearse(
         processors or by hand; one without a token; another model's ids; impossible settings.
         OutOfMemory: it does not fit; the session then begins with empty caches.
     """
-    _check(trace)
+    check_text(trace)
     lab.ids((*trace.prompt, *trace.tokens[:-1]))
     settings = _settings(lab, trace, draft_length)
     config = lab.config(**settings)
@@ -109,7 +109,7 @@ def _ended_after(lab: Lab, tokens: Sequence[int], config: DecodeConfig) -> int |
     return None
 
 
-def _check(trace: Trace) -> None:
+def check_text(trace: Trace) -> None:
     """BadInput: the text is not what the target itself says, token by token, as far as is told."""
     given: object = trace
     if not isinstance(given, Trace) or "settings" not in given.header:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import branching, distorted, greedy_reference, prompt_of, tiny
+from live_doubles import toy_lab
 from test_broken import Words
 
 from labkit import toy
@@ -439,3 +440,51 @@ def test_the_page_without_a_kernel(panel: BreakIt) -> None:
     panel.run("reset")
     assert "Reset instead of rollback" in repr(panel)
     assert "positions computed" in panel.html
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"heat": 1}, "option: expected one of max_new_tokens, .* got 'heat'"),
+        ({"max_new_tokens": "x"}, "max_new_tokens: expected a whole number"),
+        ({"draft_length": 1.5}, "draft_length: expected a whole number"),
+        ({"drafter": "ngram"}, "drafter: expected a labkit.drafters.base.Drafter"),
+        ({"head": "eagle3"}, "head: expected an EagleHead"),
+        ({"texts": 3}, "texts: expected a list"),
+        ({"texts": ["one two"]}, "rehearsal: expected a recorded run"),
+        ({"only": "swapped"}, "keys: expected a list of keys"),
+        ({"prompt": None}, "prompt: expected text"),
+        ({"prompt": [1, 2]}, "prompt: expected text"),
+    ],
+)
+def test_what_cannot_be_run_is_told_when_the_switches_are_made(
+    options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(BadInput, match=told):
+        BreakIt(None, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"key": ["swapped"]}, "fault: expected one of"),
+        ({"key": None}, "fault: expected one of"),
+        ({"prompt": None}, "prompt: expected"),
+        ({"prompt": [1.5]}, "prompt: expected"),
+        ({"draft_length": "x"}, "draft_length: expected a whole number"),
+        ({"seed": None}, "seed: expected a whole number"),
+        ({"drafter": "ngram"}, "drafter: expected"),
+        ({"head": 3}, "head: expected"),
+        ({"texts": ["x"]}, "rehearsal: expected a recorded run"),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_any_forward(options: dict[str, Any], told: str) -> None:
+    model = tiny()
+    lab = toy_lab(model)
+    calls: list[int] = []
+    handle = model.register_forward_hook(lambda *_: calls.append(1))
+    given: dict[str, Any] = {"key": "no_rollback", "prompt": [1, 2, 3], **options}
+    with pytest.raises(BadInput, match=told):
+        breaking.show(lab, given.pop("key"), given.pop("prompt"), **given)
+    handle.remove()
+    assert calls == []
