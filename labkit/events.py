@@ -16,7 +16,6 @@ import math
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from reprlib import repr as short
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
@@ -188,6 +187,7 @@ _PER_NODE = ("q_top", "p_top")
 _FOUR_DIGITS = (*_PER_NODE, "residual_top", "confidence", "considered")
 _LAST = ("considered",)  # read when the tree that it refers to is known
 KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in get_args(AnyEvent)}
+_HINTS = {cls: get_type_hints(cls) for cls in (*KINDS.values(), Trial)}
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def from_json(record: dict[str, Any]) -> Event:
             next_step=f"open a trace written with schema {SCHEMA_VERSION}",
         )
     cls = KINDS[kind]
-    hints = _hints(cls)
+    hints = _HINTS[cls]
     values: dict[str, Any] = {}
     try:
         for name, value in sorted(record.items(), key=lambda item: item[0] in _LAST):
@@ -329,11 +329,6 @@ def _kept_rows(
     }
 
 
-@lru_cache(maxsize=16)  # reading them takes longer than reading an event
-def _hints(record: type) -> dict[str, Any]:
-    return get_type_hints(record)
-
-
 def _typed(hint: Any, value: Any) -> Any:
     """``value`` from JSON as the type ``hint`` says: lists become tuples, trials become Trial."""
     origin, args = get_origin(hint), get_args(hint)
@@ -345,7 +340,7 @@ def _typed(hint: Any, value: Any) -> Any:
         inner = args[:1] * len(value) if args[-1] is Ellipsis else args
         return tuple(_typed(h, v) for h, v in zip(inner, value, strict=True))
     if hint is Trial:
-        kinds = _hints(Trial).values()
+        kinds = _HINTS[Trial].values()
         return Trial(*(_typed(kind, v) for kind, v in zip(kinds, value, strict=True)))
     if hint is float and type(value) is int:
         value = float(value) if abs(value) < 2**63 else math.inf  # JavaScript writes 1.0 as 1
