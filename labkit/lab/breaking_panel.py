@@ -63,8 +63,8 @@ class BreakIt:
 
     @property
     def widget(self) -> Any:
-        """The ipywidgets box, made once."""
-        if self._box is None:
+        """The ipywidgets box; made once, and anew where it has been closed."""
+        if self._box is None or self._box.comm is None:
             self._box = self._build()
             if self.result is not None:
                 self._show_result()

@@ -275,7 +275,7 @@ class Race:
 
     def _tell(self) -> None:
         """Tell the page how it stands; not more often than it can draw, but for the end."""
-        if self._view is None:
+        if self._view is None or not self._view.is_open:
             return
         now = self._now()
         if now - self._told_at >= _PAUSE or not self.running:
@@ -290,8 +290,9 @@ class Race:
 
     @property
     def view(self) -> Any:
-        """The widget, made once; a picture where anywidget is missing."""
-        if self._view is None:
+        """The widget; made once, and anew where it has been closed. A picture where anywidget is
+        missing."""
+        if self._view is None or not self._view.is_open:
             note = NOTE.format(warm=self._warm_up)
             self._view = race_view_class()(self.record, note=note, wish=self._wish)
         return self._view

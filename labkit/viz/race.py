@@ -155,6 +155,11 @@ class StillRace:
     def __init__(self, record: RaceRecord, *, missing: str = "anywidget", **_: Any) -> None:
         self.record, self.missing = record, missing
 
+    @property
+    def is_open(self) -> bool:
+        """A picture is never closed."""
+        return True
+
     def show(self, record: RaceRecord) -> None:
         """Show how the race stands, or how it ended, when it is displayed next."""
         self.record = record

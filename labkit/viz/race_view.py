@@ -70,6 +70,11 @@ class RaceView(anywidget.AnyWidget):
             self.phase = record.phase
 
     @property
+    def is_open(self) -> bool:
+        """Can it be displayed? Not once it has been closed, say by its cell running again."""
+        return self.comm is not None
+
+    @property
     def picture(self) -> Picture:
         """The static picture of how it stands."""
         return self.record.picture

@@ -36,6 +36,7 @@ from labkit.target import Target
 from labkit.trace import Trace
 from labkit.tree import DraftTree
 from labkit.viz import Stepper
+from labkit.viz.turnover import close_whole
 
 NEW = 16
 PROMPT = prompt_of(17)
@@ -488,3 +489,12 @@ def test_what_cannot_be_run_is_told_before_any_forward(options: dict[str, Any], 
         breaking.show(lab, given.pop("key"), given.pop("prompt"), **given)
     handle.remove()
     assert calls == []
+
+
+def test_switches_that_were_closed_are_made_anew(panel: BreakIt) -> None:
+    first = panel.widget
+    panel.run("swapped")
+    close_whole(first)
+    assert panel.widget is not first
+    assert "Caught by" in panel._said.value
+    assert panel._repr_mimebundle_()["application/vnd.jupyter.widget-view+json"]["model_id"]

@@ -21,6 +21,7 @@ from labkit.lab.load import LoadedModel
 from labkit.lab.race import PLAIN, Race
 from labkit.lab.session import Lab
 from labkit.viz.race import Lane, RaceRecord, Turn, race_scene
+from labkit.viz.turnover import close_whole
 
 PROMPT = prompt_of(9)
 NEW = 12
@@ -292,6 +293,20 @@ def test_every_view_stores_a_picture_and_a_sentence(lab: Lab, clock: Clock) -> N
     assert data["text/plain"] == repr(race) == race.record.sentence
     assert "plain decoding is done" in data["text/html"]
     assert "Run this cell" in data["text/html"]
+    race.view.close()
+
+
+def test_a_view_that_was_closed_is_made_anew(lab: Lab, clock: Clock) -> None:
+    """A cell that shows another thing closes it; the race can be shown elsewhere."""
+    race = make(lab, clock)
+    first = race.view
+    close_whole(first)
+    shown = first.phase
+    race.run()
+    assert first.phase == shown
+    assert race.view is not first
+    assert race.view.phase == "finished"
+    assert "application/vnd.jupyter.widget-view+json" in race._repr_mimebundle_()[0]
     race.view.close()
 
 
