@@ -19,9 +19,8 @@ Invariants: whatever is done, the next token follows `Workbench.law`, save where
 whoever may look at a draft and change it has it judged as one-hot. Choosing among texts after
 reading them, by rewinding, is a choice of yours, and no law speaks of it. Nothing is ever lost: a
 round that is written where a later one stands begins a new branch. An action that fails or is
-interrupted leaves everything as it was, the draws to come included, so that what is done next
-brings what it would have brought; of a `run`, the rounds that were over stay. Views
-that are open are told of every change, whoever makes it.
+interrupted leaves everything as it was, the draws to come included; of a `run`, the rounds that
+were over stay. Views that are open are told of every change, whoever makes it.
 """
 
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from labkit.devices import is_gpu
 from labkit.draft import Draft
 from labkit.drafters.base import Drafter, check_drafter
 from labkit.drafters.shapes import Shape
-from labkit.errors import BadInput, require
+from labkit.errors import require
 from labkit.events import Drafted, Prefilled
 from labkit.ids import numbered
 from labkit.lab import edits, sights
@@ -46,7 +45,7 @@ from labkit.lab.settings import Settings
 from labkit.lab.standing import Pending, Standing, action, or_back
 from labkit.lab.tables import Table
 from labkit.lab.told import guesses, shown, verdicts
-from labkit.lab.typed import ids_after, ids_themselves
+from labkit.lab.typed import ids_after, ids_themselves, only_one
 from labkit.sampling import Rng, TorchRng
 from labkit.trace import Round, Trace
 from labkit.tree import DraftTree
@@ -210,9 +209,7 @@ class Workbench:
     def verify(self) -> Table:
         """Have the waiting draft judged: what the target says of each guess."""
         pending = self.standing.waiting()
-        by = "you" if pending.how == "edited" else self.settings.method
-        self._write(self._judged(pending.draft, how=pending.how, by=by, drafted=pending.drafted))
-        return self.said
+        return self._judged(pending.draft, how=pending.how, drafted=pending.drafted)
 
     @action
     def step(self) -> Table:
@@ -221,8 +218,7 @@ class Workbench:
             return self.verify()
         self.standing.check_open()
         draft, drafted = self._desk.draft(self.settings, self.steps, self.standing.rng)
-        self._write(self._judged(draft, how="run", by=self.settings.method, drafted=drafted))
-        return self.said
+        return self._judged(draft, how="run", drafted=drafted)
 
     def run(self, rounds: int = 1) -> Table:
         """Several rounds, or fewer where the text ends. Those that are over stay, whatever comes
@@ -281,15 +277,8 @@ class Workbench:
     @action
     def forbid(self, words: Words) -> str:
         """Rule one token out from the next round on. Returns the `law`, another one now."""
-        ids = self._ids(words)
-        if len(ids) != 1:
-            raise BadInput(
-                "token to forbid",
-                expected="one token",
-                got=f"{len(ids)}: " + " ".join(map(self._named, ids)),
-                next_step="forbid one of them, by its text or its id",
-            )
-        forbidden = tuple(sorted({*self.settings.forbidden, *ids}))
+        token = only_one(self._ids(words), shown=self._named)
+        forbidden = tuple(sorted({*self.settings.forbidden, token}))
         self._settle(replace(self.settings, forbidden=forbidden))
         return self.law
 
@@ -343,8 +332,7 @@ class Workbench:
     def guesses(self) -> Table:
         """The waiting draft, node by node."""
         pending = self.standing.waiting()
-        by = "you" if pending.how == "edited" else self.settings.method
-        return guesses(pending.drafted, self.lab.token_text, by=by)
+        return guesses(pending.drafted, self.lab.token_text, by=self._author(pending.how))
 
     @property
     def said(self) -> Table:
@@ -375,9 +363,16 @@ class Workbench:
 
     # --- within -----------------------------------------------------------------------------------
 
-    def _judged(self, draft: Draft, *, how: How, by: str, drafted: Drafted) -> Step:
-        took, rng = drafted.seconds, self.standing.rng
-        return self._desk.judge(self.settings, self.steps, draft, rng, how=how, by=by, seconds=took)
+    def _author(self, how: How) -> str:
+        return "you" if how == "edited" else self.settings.method
+
+    def _judged(self, draft: Draft, *, how: How, drafted: Drafted) -> Table:
+        steps, rng, by = self.steps, self.standing.rng, self._author(how)
+        took = drafted.seconds
+        self._write(
+            self._desk.judge(self.settings, steps, draft, rng, how=how, by=by, seconds=took)
+        )
+        return self.said
 
     def _write(self, step: Step) -> None:
         self.standing.grown.write(step)

@@ -13,7 +13,7 @@ ids are never changed, for they are committed.
     "the sky"       is␠         " is"       a space at the end belongs to the word that follows
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.errors import BadInput
@@ -88,6 +88,25 @@ def ids_themselves(typed: int | Sequence[int], *, vocab_size: int) -> tuple[int,
         got = repr(wrong) if ids else "nothing"
         raise BadInput(name, expected=expected, got=got, next_step=help_)
     return ids
+
+
+def only_one(ids: Sequence[int], *, shown: Callable[[int], str]) -> int:
+    """The one id that there is.
+
+    Args:
+        shown: an id -> how it is shown.
+
+    Raises:
+        BadInput: there are several.
+    """
+    if len(ids) != 1:
+        raise BadInput(
+            "token to forbid",
+            expected="one token",
+            got=f"{len(ids)}: " + " ".join(map(shown, ids)),
+            next_step="forbid one of them, by its text or its id",
+        )
+    return ids[0]
 
 
 def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
