@@ -38,6 +38,7 @@ from labkit.tree import DraftTree
 MOST_NODES = 1024  # of one draft: its attention mask is drawn whole
 MOST_STEPS = 20_000  # moments of a run, each of which is drawn
 MOST_TOKENS = 2**18  # of the prompt
+MOST_LISTED = 2**19  # entries of all lists of likeliest tokens
 MOST_CELLS = 2**26  # rounds times slots: every round has its table
 MOST_NAMES = 300_000  # texts of tokens; the largest vocabularies have 262,144
 LONGEST_NAME = 1000  # characters of one token
@@ -73,6 +74,7 @@ def check(events: Iterable[Event]) -> None:
         walk.must(event.kind in _FOLLOWS[before], wanted, f"after {before or 'nothing'}")
         walk.common(event)
         walk.by_kind(event)
+        walk.enough()
         before = event.kind
     if not before:
         walk.where = "trace"
@@ -135,7 +137,8 @@ def _no_trace(got: str) -> BadInput:
 @dataclass(slots=True)
 class _Walk:
     """What is known of the run so far. length: of the text, prompt and new tokens; read: tokens
-    that the target ever read; steps: moments to draw; seats, path, tree: of the round under way."""
+    that the target ever read; steps: moments to draw; listed: likeliest tokens told; tree, seats,
+    verified: of the round under way."""
 
     where: str = ""
     sequence: int = 0
@@ -146,6 +149,7 @@ class _Walk:
     cached: int = 0
     read: int = 0
     steps: int = 0
+    listed: int = 0
     held: set[int] = field(default_factory=set)
     tree: DraftTree = field(default_factory=lambda: DraftTree((0,), (-1,)))
     seats: tuple[int, ...] = ()
@@ -191,6 +195,7 @@ class _Walk:
         """Likeliest tokens of some distributions."""
         for row in rows:
             masses = [mass for _, mass in row]
+            self.listed += len(row)
             self.ids(name, (token for token, _ in row))
             self.chances(name, masses)
             told = len({token for token, _ in row}) == len(row) and sum(masses) <= 1 + _TOTAL
@@ -277,8 +282,7 @@ class _Walk:
         self.considered(event)
         self.slots(event, self.cached, self.cached)
         self.read += count
-        self.steps += 5
-        self.enough()
+        self.steps += 2 if count == 1 else 4
 
     def considered(self, event: Drafted) -> None:
         """Candidates: parents first, each node of the draft once and below its own parent."""
@@ -331,7 +335,6 @@ class _Walk:
         self.slots(event, used, used)
         self.verified = event
         self.steps += len(event.trials)
-        self.enough()
 
     def trials(self, event: Verified) -> None:
         """Accept tests: children of the last accepted node, until none is left."""
@@ -387,7 +390,9 @@ class _Walk:
 
     def enough(self) -> None:
         """Refuse what would take minutes to draw."""
-        few = self.steps <= MOST_STEPS
-        self.must(few, f"at most {MOST_STEPS} steps in the run", "more")
-        small = self.round * self.read <= MOST_CELLS
-        self.must(small, f"at most {MOST_CELLS} slots, all rounds together", "more")
+        for count, most, what in (
+            (self.steps, MOST_STEPS, "steps in the run"),
+            (self.round * self.read, MOST_CELLS, "slots, all rounds together"),
+            (self.listed, MOST_LISTED, "likeliest tokens in the run"),
+        ):
+            self.must(count <= most, f"at most {most} {what}", "more")

@@ -276,7 +276,7 @@ def test_a_vocabulary_larger_than_any_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_would_take_minutes_to_draw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, most in (("MOST_STEPS", 6), ("MOST_CELLS", 3)):
+    for name, most in (("MOST_STEPS", 5), ("MOST_CELLS", 3), ("MOST_LISTED", 6)):
         with monkeypatch.context() as limit:
             limit.setattr(trace_check, name, most)
             with pytest.raises(BadInput, match=f"round 1, .*: expected at most {most} "):
