@@ -184,5 +184,11 @@ race
 # | [02 draft and verify](02_draft_and_verify.ipynb) | How exactly does the target decide, also when it rolls dice? |
 # | [03 lossless](03_lossless.ipynb) | How do we *know* that nothing is lost? |
 # | [04 KV slots and rollback](04_kv_slots_and_rollback.ipynb) | What happens to the memory of rejected tokens? |
+# | [05 trees](05_trees.ipynb) | What if the drafter may guess twice? |
+# | [06 the EAGLE family](06_the_eagle_family.ipynb) | What does the target know that its text does not say? |
+# | [07 train a head](07_train_a_head.ipynb) | Where does a drafter come from? |
+# | [08 attention drift](08_attention_drift.ipynb) | What do the two norms of EAGLE-3.1 mend? |
+# | [09 multi-token prediction](09_multi_token_prediction.ipynb) | Can a model guess several tokens at once? |
+# | [12 playground](12_playground.ipynb) | What happens if *you* draft, or break the rules? |
 #
 # Before you go: change `prompt` above to something of your own and run the cells again. Try a list, a poem, some code. Where does the drafter do well?

@@ -89,7 +89,7 @@ for n, s in seconds.items():
 #
 # - The bargain ends. With enough tokens in a forward, arithmetic becomes the limit, and the curve rises. On this small model and two cores that begins early; on a GPU with a large model it can take hundreds of tokens.
 # - The number is a lower bound: keys, values and intermediate results are read and written too.
-# - Serving many users at once uses the same bargain: their tokens share a forward. Then less of it is left for speculation (lesson 10).
+# - Serving many users at once uses the same bargain: their tokens share a forward. Then less of it is left for speculation (move the sliders of lesson 12).
 #
 # ## Why not always eight at once?
 

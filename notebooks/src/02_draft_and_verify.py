@@ -252,7 +252,7 @@ charts.acceptance_by_position(counts)
 #
 # ## Summary
 #
-# - A round: draft K tokens, score all of them in one forward, accept from the left, add one token of the target's own.
+# - A round: draft a few tokens, score all of them in one forward, accept from the left, add one token of the target's own.
 # - Accept with chance **min(1, p/q)**; after a rejection draw from the **residual**. At temperature 0 that means: keep a guess if it is the target's likeliest token.
 # - Everything behind a rejected token goes with it.
 # - A poor or faulty drafter lowers acceptance, and never changes what is written.

@@ -346,7 +346,7 @@ race
 # %% [markdown]
 # **More accepted is not always faster.** Acceptance asks for more nodes, and price for fewer. Whoever tells you the accepted length alone tells you half.
 #
-# How much of a tree pays depends on the machine. On two processor cores a forward with 32 tokens takes noticeably longer than one with a single token: you measured it. On a large GPU with one user it hardly does, and the trees in the EAGLE papers have about 60 nodes. With many users the GPU is busy anyway, and trees shrink again (lesson 10).
+# How much of a tree pays depends on the machine. On two processor cores a forward with 32 tokens takes noticeably longer than one with a single token: you measured it. On a large GPU with one user it hardly does, and the trees in the EAGLE papers have about 60 nodes. With many users the GPU is busy anyway, and trees shrink again (move the sliders of lesson 12).
 #
 # ## Summary
 #

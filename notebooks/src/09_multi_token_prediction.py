@@ -285,4 +285,4 @@ budget_chart(budget, chain=True)
 #
 # ## What's next
 #
-# Lesson 10: when speculation pays, and when it does not.
+# [12 playground](12_playground.ipynb): drafts that you edit, a drafter that you write, rules that you break.
