@@ -78,7 +78,7 @@ lab: $(LAB_READY)
 
 test: lessons $(ALL_READY)
 	@$(PY) -m labkit pull
-	$(OFFLINE) $(PYTEST) --dist loadscope $(PYTEST_ARGS)
+	$(OFFLINE) $(PYTEST) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 	$(OFFLINE) $(PYTEST) --dist loadfile --nbval-lax --nbval-current-env \
 		--nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-kernel-startup-timeout=$(KERNEL_TIMEOUT) \
 		$(PYTEST_ARGS) $(NOTEBOOKS)
@@ -156,7 +156,7 @@ $(VENV)/.browser-ready: pyproject.toml constraints.txt | $(VENV)/.created
 
 $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 	@$(PYTHON) -m venv $(FLOOR)
-	@$(FLOOR)/bin/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) \
+	@$(FLOOR)/bin/python -m pip install --disable-pip-version-check -q --no-compile $(PIP_ARGS) \
 		-c constraints-floor.txt -e '.[test]' nbconvert
 	@touch $@
 

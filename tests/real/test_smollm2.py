@@ -210,11 +210,17 @@ def half() -> Lab:
     return Lab(load_model(dtype="bfloat16", device="cpu"))
 
 
+@pytest.fixture(scope="module")
+def half_plain(half: Lab) -> tuple[int, ...]:
+    return run(half.target, Nothing(), half.tokens(QUESTION), max_new_tokens=40).tokens
+
+
 @pytest.mark.parametrize("method", ["ngram", "draft", "eagle2", "eagle31"])
-def test_bfloat16_texts_part_only_at_near_ties(half: Lab, method: str) -> None:
+def test_bfloat16_texts_part_only_at_near_ties(
+    half: Lab, half_plain: tuple[int, ...], method: str
+) -> None:
     """The same text, or at the first difference the two logits lie within two bfloat16 steps."""
-    ids = half.tokens(QUESTION)
-    plain = run(half.target, Nothing(), ids, max_new_tokens=40).tokens
+    ids, plain = half.tokens(QUESTION), half_plain
     drafter = half.drafter(method)
     drafted = run(half.target_for(drafter), drafter, ids, max_new_tokens=40).tokens
     found = first_difference(half.target, ids, plain, drafted)
