@@ -219,7 +219,7 @@ def interrupt(*_: Any) -> None:
 
 # --- mistakes -------------------------------------------------------------------------------------
 
-NOT_INDEXES: list[Any] = ["1", 1.5, True, None, [1], float("nan"), 10**30, -1]
+NOT_INDEXES: list[Any] = ["1", 0.5, 1.5, True, None, [1], float("nan"), 10**30, -1]
 NOT_TOKENS: list[Any] = [1.5, True, None, ["a"], [1, None], [[1]], object(), -1, 64, b"12"]
 MISTAKES: dict[str, Callable[[Workbench], object]] = {
     **{f"rewind({i!r})": lambda b, i=i: b.rewind(i) for i in NOT_INDEXES},
