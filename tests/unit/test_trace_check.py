@@ -1,9 +1,11 @@
 """A trace that loads can be drawn by every view; what could not is refused, by round and event."""
 
+import base64
 import copy
 import json
 import math
 import os
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -446,3 +448,17 @@ def test_a_title_of_half_a_character_is_shown(tmp_path: Path) -> None:
     shelf.play("run")
     done = CliRunner().invoke(cli.app, ["trace", "show", str(tmp_path / "run.json")])
     assert done.exit_code == 0
+
+
+def test_a_heading_of_half_a_character_is_packed() -> None:
+    film = Tale.of(viz_traces.chain(), compare=None, width=360, title="\ud800").film()
+    assert json.loads(zlib.decompress(base64.b64decode(film)))["label"] == "\ud800"
+
+
+@pytest.mark.parametrize("make", viz_traces.EVERY.values(), ids=viz_traces.EVERY)
+def test_the_totals_of_a_story_are_those_of_its_rounds(make: Callable[[], Trace]) -> None:
+    """Added up round by round, against counting every beginning of the run anew."""
+    trace = make()
+    ends = [i + 1 for i, e in enumerate(trace.events) if e.kind == "committed"]
+    counted = [metrics.acceptance(Trace(trace.events[:end])) for end in (0, *ends)]
+    assert list(Story.of(trace).totals[: len(counted)]) == counted
