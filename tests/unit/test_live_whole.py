@@ -217,6 +217,42 @@ def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_turn_of_the_contest_is_whole_too(number: int) -> None:
+    """Rivals have drafted at the place, or nobody has."""
+
+    def played() -> contest.Contest:
+        lab = toy_lab(MODEL)
+        game = contest.open(lab, PROMPT, against=("ngram",), temperature=1.0, max_new_tokens=NEW)
+        game.guess("w5 w6")
+        return game
+
+    game, stayed, calls = played(), played(), [0]
+
+    def stop(*_: Any) -> None:
+        calls[0] += 1
+        if calls[0] == number:
+            raise KeyboardInterrupt
+
+    handle = MODEL.register_forward_hook(stop)
+    try:
+        game.guess("w1 w2 w3")
+    except KeyboardInterrupt:
+        assert len(game.turns) == 1
+        assert game.bench.settings == stayed.bench.settings
+    else:
+        assert number == 3, "one forward for the rival, one for you"
+    finally:
+        handle.remove()
+    while len(game.turns) < 2:
+        game.guess("w1 w2 w3")
+    stayed.guess("w1 w2 w3")
+    for one in (game, stayed):
+        one.guess("")
+    assert game.text == stayed.text
+    assert game.figures == stayed.figures
+
+
 # --- mistakes -------------------------------------------------------------------------------------
 
 NOT_INDEXES: list[Any] = ["1", 0.5, 1.5, True, None, [1], float("nan"), 10**30, -1]
