@@ -33,7 +33,6 @@ from labkit.viz.states import Story
 from labkit.viz.tale import Tale
 
 Record = dict[str, Any]
-KINDS = ("started", "prefilled", "drafted", "scored", "verified", "committed", "finished")
 
 
 def small() -> Record:

@@ -91,18 +91,32 @@ class Ribbon:
 
     def _columns(self, state: State) -> Iterator[_Column]:
         yield from self.prompt
-        for at in range(state.at + 1):
-            if at == state.at and state.phase != "finish":
-                yield from _columns(self.story, at, state)
-            else:
-                yield from self.past[at]
+        for at in range(state.at):
+            yield from self.past[at]
+        if state.at >= 0:
+            yield from self._newest(state)
+
+    def _newest(self, state: State) -> Iterable[_Column]:
+        """The columns that stand last at ``state``: those of its round, or the prompt's."""
+        if state.at < 0:
+            return self.prompt
+        if state.phase == "finish":
+            return self.past[state.at]
+        return _columns(self.story, state.at, state)
 
     def _lines_needed(self) -> int:
         """Lines at the state that needs most: a round's first or its last."""
         lasts = {state.at: state for state in self.story.states}
         firsts = {state.at: state for state in reversed(self.story.states)}
-        ends = (*firsts.values(), *lasts.values())
-        return 1 + max(at for state in ends for _, at, _ in _flow(self._columns(state), self.width))
+        needed, start = 0, (0, 0)
+        for at in sorted(lasts):
+            for state in (firsts[at], lasts[at]):
+                placed = _flow(self._newest(state), self.width, start=start)
+                needed = max([needed, *(line_ for _, line_, _ in placed)])
+            settled = self.past[at] if at >= 0 else self.prompt
+            for column, line_, x in _flow(settled, self.width, start=start):
+                start = (x + column.width + _GAP, line_)
+        return 1 + needed
 
     def _pieces(self, column: _Column, *, x: int, y: int, current: bool) -> Iterator[Piece]:
         if column.first:
@@ -167,9 +181,15 @@ def _chip_width(words: str) -> int:
     return max(36, round(mono_width(shortened(words, _CELLS), 16)) + 16)
 
 
-def _flow(columns: Iterable[_Column], width: int) -> Iterator[tuple[_Column, int, int]]:
-    """(column, line, x) for each column; a marker stays with the first column of its round."""
-    x = at = 0
+def _flow(
+    columns: Iterable[_Column], width: int, *, start: tuple[int, int] = (0, 0)
+) -> Iterator[tuple[_Column, int, int]]:
+    """(column, line, x) for each column; a marker stays with the first column of its round.
+
+    Args:
+        start: (x, line) behind the columns before.
+    """
+    x, at = start
     for column in columns:
         lead = _MARKER if column.first else 0
         if x and x + lead + column.width > width:
