@@ -34,6 +34,10 @@ _LAYERS, _STEPS, _POSITIONS = whole_from(1, 256), whole_from(1, 128), whole_from
 _FACTOR, _EPS = number(above=0), number(above=0, most=1)
 _HEAD_DIM = whole_from(2, 8192, even=True)  # rotary positions turn pairs
 _IDS = list_of(whole_from(0, 1024))
+_VERSION = Kind(
+    expected="1, the version that this labkit reads,",
+    holds=lambda value: type(value) is int and value == 1,
+)
 _ACTIVATION = Kind(
     expected="an activation of transformers, such as silu",
     holds=lambda value: isinstance(value, str) and value in ACT2FN,
@@ -113,7 +117,7 @@ _BLOCK: Mapping[str, Kind] = {
 }
 _OURS: Mapping[str, Kind] = {
     "format": TEXT,
-    "version": whole_from(1),
+    "version": _VERSION,
     "layout": TEXT,
     "layer_ids": TEXT,
     "borrowed": list_of(TEXT),

@@ -21,7 +21,7 @@ import transformers
 import labkit
 from labkit.devices import device_label
 from labkit.errors import BadInput, require
-from labkit.heads.draft_checkpoint import TENSORS, write_json
+from labkit.heads.draft_checkpoint import CONFIG, TENSORS, write_json
 from labkit.progress import Progress
 from labkit.training.acceptance import Replayed
 from labkit.training.data import Split, may_be_made
@@ -125,6 +125,9 @@ def run(
     resume = plan.out / RESUME
     if resume.exists():
         trainer.state.load(resume, origin=plan.origin)
+        if not all((plan.out / name).exists() for name in (TENSORS, CONFIG, PROVENANCE)):
+            # the best weights were taken away: the next that are measured are the best there are
+            trainer.state.at = replace(trainer.state.at, best=0.0)
     elif trainer.ranks.first:
         plan.out.mkdir(parents=True, exist_ok=True)
         # from here on the folder can be told from anybody else's

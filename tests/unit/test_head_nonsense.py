@@ -170,7 +170,11 @@ LAYER = {
     "rope_scaling": ROPE, "rope_parameters": ROPE, "partial_rotary_factor": [*REALS, 1.5],
     "layer_types": ["x", 5, [None], [1], {}],
 }  # fmt: skip
-MARKS = {"architectures": ["x", 5, [1], {}], "labkit": ["x", 5, [1], {"borrowed": 5}]}
+MARKS = {
+    "architectures": ["x", 5, [1], {}],
+    "labkit": ["x", 5, [1], {"borrowed": 5}],
+    "labkit.version": [0, 2, True, "1", HUGE],
+}
 EAGLE = {
     **LAYER, **MARKS,
     "draft_vocab_size": COUNTS, "target_hidden_size": COUNTS, "num_aux_hidden_states": COUNTS,

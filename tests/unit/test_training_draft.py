@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from training_helpers import check_a_saved_state
 
 from labkit.errors import BadCheckpoint, BadInput, UnsupportedModel
@@ -122,6 +123,27 @@ def test_interrupted_training_ends_with_the_same_bits(tmp_path, language, killed
     assert whole.acceptance.first == resumed.acceptance.first == 1.0
     assert_equal_tensors(tensors_of(tmp_path / "b"), tensors_of(tmp_path / "a"))
     assert not (tmp_path / "b" / RESUME).exists()
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "config.json", PROVENANCE])
+def test_a_run_whose_weights_were_taken_away_writes_them_again(tmp_path, language, lost):
+    often = replace(RECIPE, seconds_between_checkpoints=3.0)
+    settings = {"data": language, "out": tmp_path / "out", "steps": 20, "recipe": often}
+    with pytest.raises(Killed):
+        train_draft(a_target(), **settings, progress=killed_after(9), clock=fake_clock())
+    resume = tmp_path / "out" / RESUME
+    with safe_open(resume, "pt") as file:
+        state = json.loads(file.metadata()["state"])
+    assert state["at"]["curve"]
+    state["at"]["best"] = 99.0  # as if nothing to come could be as good as what is lost
+    save_file(load_file(resume), resume, metadata={"state": json.dumps(state)})
+    (tmp_path / "out" / lost).unlink()
+    report = train_draft(a_target(), **settings, clock=fake_clock())
+    assert report.steps == 20
+    assert load_draft_checkpoint(
+        tmp_path / "out", target_model=a_target(), dtype=torch.float32, device="cpu"
+    )
+    assert (tmp_path / "out" / PROVENANCE).exists()
 
 
 def rows_of(path):
