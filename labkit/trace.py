@@ -136,20 +136,20 @@ class Trace:
         }
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> "Trace":
+    def from_json(cls, record: dict[str, Any], *, name: str = "trace") -> "Trace":
         """Raises BadInput when the object is not a trace of this schema version, or its events do
-        not belong together."""
-        trace_file.check_schema(record)
-        events, header, names = trace_check.parts(record)
-        return cls(tuple(map(from_json, events)), header, names).checked()
+        not belong together; it calls the trace by ``name``."""
+        trace_file.check_schema(record, name=name)
+        events, header, names = trace_check.parts(record, name=name)
+        return cls(tuple(map(from_json, events)), header, names).checked(name=name)
 
-    def checked(self) -> "Trace":
+    def checked(self, *, name: str = "trace") -> "Trace":
         """Itself, if it is a whole run or the beginning of one; see `labkit.trace_check`.
 
         Raises:
             BadInput: naming the round and the event that does not fit.
         """
-        trace_check.check(self.events)
+        trace_check.check(self.events, name=name)
         return self
 
     def as_saved(self) -> "Trace":
@@ -180,7 +180,7 @@ class Trace:
         Raises:
             BadInput: a file that is missing, cut off, no JSON, or of a newer version.
         """
-        return cls.from_json(trace_file.read(path))
+        return cls.from_json(trace_file.read(path), name=trace_file.called(path))
 
     def to_chrome(self, path: str | Path) -> Path:
         """Write the run for ui.perfetto.dev or chrome://tracing; see `labkit.chrome`.

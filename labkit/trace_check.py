@@ -61,15 +61,15 @@ _FOLLOWS: dict[str, tuple[str, ...]] = {
 }
 
 
-def check(events: Iterable[Event]) -> None:
-    """Walk over ``events``, in their order.
+def check(events: Iterable[Event], *, name: str = "trace") -> None:
+    """Walk over ``events``, in their order; ``name`` is how an error calls the run.
 
     Raises:
         BadInput: naming the round, the event and the field that does not fit the ones before.
     """
     walk, before = _Walk(), ""
     for event in events:
-        walk.where = f"trace, round {event.round}, {event.kind}"
+        walk.where = f"{name}, round {event.round}, {event.kind}"
         wanted = " or ".join(_FOLLOWS[before]) or "no event"
         walk.must(event.kind in _FOLLOWS[before], wanted, f"after {before or 'nothing'}")
         walk.common(event)
@@ -77,11 +77,13 @@ def check(events: Iterable[Event]) -> None:
         walk.enough()
         before = event.kind
     if not before:
-        walk.where = "trace"
+        walk.where = name
         walk.must(False, "a started event", "no event at all")
 
 
-def parts(record: dict[str, Any]) -> tuple[list[Any], dict[str, Any], dict[int, str]]:
+def parts(
+    record: dict[str, Any], *, name: str = "trace"
+) -> tuple[list[Any], dict[str, Any], dict[int, str]]:
     """The events, still as JSON, the header and the vocabulary of a trace's record.
 
     Raises:
@@ -90,44 +92,44 @@ def parts(record: dict[str, Any]) -> tuple[list[Any], dict[str, Any], dict[int, 
     events, header = record.get("events"), record.get("header", {})
     names = record.get("vocabulary", {})
     if type(events) is not list:
-        raise _no_trace(f"events: {short(events)}")
+        raise _no_trace(name, f"events: {short(events)}")
     wrong = [event for event in events if type(event) is not dict]
     if wrong:
-        raise _no_trace(f"an event {short(wrong[0])}")
-    _check_header(header)
+        raise _no_trace(name, f"an event {short(wrong[0])}")
+    _check_header(header, name)
     if type(names) is not dict:
-        raise _no_trace(f"vocabulary: {short(names)}")
+        raise _no_trace(name, f"vocabulary: {short(names)}")
     if len(names) > MOST_NAMES:
-        raise _no_trace(f"a vocabulary of {len(names)} tokens, above {MOST_NAMES}")
+        raise _no_trace(name, f"a vocabulary of {len(names)} tokens, above {MOST_NAMES}")
     for token, words in names.items():
         right = re.fullmatch("[0-9]{1,10}", token) and type(words) is str
         if not right or len(words) > LONGEST_NAME:
             told = f", of {len(words)} characters, above {LONGEST_NAME}" if right else ""
-            raise _no_trace(f"vocabulary, {short(token)}: {short(words)}{told}")
+            raise _no_trace(name, f"vocabulary, {short(token)}: {short(words)}{told}")
     return events, dict(header), {int(token): words for token, words in names.items()}
 
 
-def _check_header(header: Any) -> None:
+def _check_header(header: Any, name: str) -> None:
     """An object of facts, which goes into files again."""
     try:
         size = len(json.dumps(header, allow_nan=False))
     except (ValueError, RecursionError):
         raise _no_trace(
-            "a header with numbers without end, or with lists in lists in lists"
+            name, "a header with numbers without end, or with lists in lists in lists"
         ) from None
     settings = header.get("settings", {}) if type(header) is dict else None
     if type(settings) is not dict:
-        raise _no_trace(f"header: {short(header)}")
+        raise _no_trace(name, f"header: {short(header)}")
     if size > LARGEST_HEADER:
-        raise _no_trace(f"a header of {size} characters, above {LARGEST_HEADER}")
+        raise _no_trace(name, f"a header of {size} characters, above {LARGEST_HEADER}")
     heat = settings.get("temperature", 0.0)
     if type(heat) not in (int, float) or not 0 <= heat < _LARGEST:
-        raise _no_trace(f"temperature {short(heat)} among the settings of the header")
+        raise _no_trace(name, f"temperature {short(heat)} among the settings of the header")
 
 
-def _no_trace(got: str) -> BadInput:
+def _no_trace(name: str, got: str) -> BadInput:
     return BadInput(
-        "trace",
+        name,
         expected="a list of events, a header of facts and a vocabulary, the text of each token id",
         got=got,
         next_step="open a file written by Trace.save",

@@ -45,13 +45,13 @@ def writable(path: str | Path, *, name: str = "") -> Path:
     Raises:
         BadInput: a path that is no ordinary file, that no file can have, or without a folder.
     """
-    called = name or f"trace file {_short(path)}"
+    name = name or called(path)
     try:
         place = Path(path).resolve()
         with contextlib.suppress(FileNotFoundError):
             place.with_name(f"{place.name}{_mark()}.part").stat()  # is there room for the name?
         if place.exists() and not place.is_file():
-            raise _unwritable(called, f"{_short(path)}, a folder, a pipe or a device")
+            raise _unwritable(name, f"{_short(path)}, a folder, a pipe or a device")
         if not place.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if not os.access(place.parent, os.W_OK):
@@ -59,7 +59,7 @@ def writable(path: str | Path, *, name: str = "") -> Path:
     except BadInput:
         raise
     except (OSError, ValueError) as error:
-        raise _unwritable(called, f"{_short(path)}: {_words(error)}") from error
+        raise _unwritable(name, f"{_short(path)}: {_words(error)}") from error
     return place
 
 
@@ -75,7 +75,7 @@ def write(path: str | Path, text: str) -> Path:
         with beside(place, mark=_mark()) as part:
             part.write_bytes(data)
     except OSError as error:
-        raise _unwritable(f"trace file {_short(path)}", _words(error)) from error
+        raise _unwritable(called(path), _words(error)) from error
     return place
 
 
@@ -85,7 +85,7 @@ def read(path: str | Path) -> Any:
     Raises:
         BadInput: a file that is missing, cut off, too large or no JSON.
     """
-    name = f"trace file {_short(path)}"
+    name = called(path)
     try:
         with Path(path).open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -127,8 +127,8 @@ def _no_number(word: str) -> None:
     raise ValueError(word)
 
 
-def check_schema(record: Any) -> None:
-    """Refuse what is no trace of this version.
+def check_schema(record: Any, *, name: str = "trace") -> None:
+    """Refuse what is no trace of this version; ``name`` is how an error calls it.
 
     Raises:
         BadInput: saying what it is instead, as far as that can be told.
@@ -148,7 +148,7 @@ def check_schema(record: Any) -> None:
         got = f"schema {found}, from a newer version of the lab"
         next_step = "update labkit, or ask for the run recorded with this version"
     raise BadInput(
-        "trace", expected=f"an object with schema {SCHEMA_VERSION}", got=got, next_step=next_step
+        name, expected=f"an object with schema {SCHEMA_VERSION}", got=got, next_step=next_step
     )
 
 
@@ -165,6 +165,11 @@ def _plain(data: bytes, name: str) -> bytes:
 def _mark() -> str:
     """In the name of the part while a file is written, where several may write the same."""
     return f".{secrets.token_hex(4)}"
+
+
+def called(path: str | Path) -> str:
+    """How an error calls a trace's file."""
+    return f"trace file {_short(path)}"
 
 
 def _short(path: str | Path) -> str:

@@ -70,8 +70,8 @@ class Opener(anywidget.AnyWidget):
         try:
             name, packed = change["new"]
             data = base64.b64decode(packed, validate=True)
-            record = trace_file.parse(data, name=f"trace file {name!r}")
-            trace = Trace.from_json(record)
+            called = trace_file.called(name)
+            trace = Trace.from_json(trace_file.parse(data, name=called), name=called)
             began = trace.started
         except BadInput as error:
             self.told = f"✗ {error}"

@@ -438,6 +438,19 @@ def test_numbers_that_json_does_not_know_are_refused(tmp_path: Path) -> None:
             Trace.load(path)
 
 
+def test_the_file_is_named(tmp_path: Path) -> None:
+    """A folder of runs is refused as a whole: which of them is wrong?"""
+    record = small()
+    WRONG["no path"][0](record)
+    for content in (json.dumps(record), '{"schema": 1, "events": 3}', '{"schema": 99}'):
+        (tmp_path / "run.json").write_text(content)
+        with pytest.raises(BadInput, match=r"^trace file '.*run\.json'"):
+            _ = gallery(tmp_path).entries
+        opener = viz.Opener()
+        opener.file = ["run.json", base64.b64encode(content.encode()).decode()]
+        assert opener.told.startswith("✗ trace file 'run.json'")
+
+
 def test_a_title_of_half_a_character_is_shown(tmp_path: Path) -> None:
     record = small()
     record["header"] |= {"title": "\ud800" * 500, "model": "\ud800"}
