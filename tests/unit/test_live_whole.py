@@ -256,7 +256,7 @@ def test_a_turn_of_the_contest_is_whole_too(number: int) -> None:
 # --- mistakes -------------------------------------------------------------------------------------
 
 NOT_INDEXES: list[Any] = ["1", 0.5, 1.5, True, None, [1], float("nan"), 10**30, -1]
-NOT_TOKENS: list[Any] = [1.5, True, None, ["a"], [1, None], [[1]], object(), -1, 64, b"12"]
+NOT_TOKENS: list[Any] = [1.5, True, None, ["a"], [1, None], [[1]], ..., -1, 64, b"12"]
 MISTAKES: dict[str, Callable[[Workbench], object]] = {
     **{f"rewind({i!r})": lambda b, i=i: b.rewind(i) for i in NOT_INDEXES},
     **{f"run({i!r})": lambda b, i=i: b.run(i) for i in ["1", 1.5, True, None, [1], 0, -1]},
@@ -280,7 +280,7 @@ MISTAKES: dict[str, Callable[[Workbench], object]] = {
             "max_new_tokens": ["x", 1.5, None, 0],
             "top_p": ["x", None, 0, 2],
             "seed": ["x", 1.5, None],
-            "stop_strings": ["abc", 5, [""], [1], object()],
+            "stop_strings": ["abc", 5, [""], [1], ...],
             "eos": ["x", 1.5, [-1], [[1]]],
             "method": [None, 1, ["ngram"], "magic"],
             "shape": ["chain", 3, [Chain()], Chain],
