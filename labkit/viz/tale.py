@@ -6,7 +6,7 @@ Invariants: a step that does not exist is refused by name.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from labkit.errors import BadInput
@@ -109,8 +109,18 @@ class Tale:
 
     def still(self, step: int, *, note: str = "") -> Picture:
         """What stands on a page that cannot step: at step 0, where there is nothing to see yet,
-        the end of the run instead."""
-        return self.picture(step or -1, note=note)
+        the last draft that was judged instead, and how the run ended."""
+        if step or not self._judged:
+            return self.picture(step or -1, note=note)
+        shown = self.picture(self._judged, note=note)
+        end = state_sentence(self.story, self.story.states[-1])
+        return replace(shown, sentence=f"{end} In the picture: {shown.sentence}")
+
+    @property
+    def _judged(self) -> int:
+        """The end of the last round with a draft; 0: there is none, or nobody judged it."""
+        tests = [state.at + 1 for state in self.story.states if state.phase == "verify"]
+        return self.step_of_round(tests[-1]) if tests else 0
 
 
 def check_grain(grain: str) -> str:

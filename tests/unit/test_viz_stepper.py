@@ -15,6 +15,7 @@ import viz_traces
 
 from labkit import viz
 from labkit.errors import BadInput
+from labkit.trace import Trace
 from labkit.viz.assets import script, sheet
 from labkit.viz.board import WIDTHS, board
 from labkit.viz.film import pack, unpack
@@ -156,11 +157,34 @@ def test_ipython_stores_all_three() -> None:
     assert set(data) == {WIDGET, "text/html", "text/plain"}
 
 
-def test_an_untouched_stepper_stores_the_whole_run() -> None:
-    """At step 0 there is nothing to see yet; a reader who cannot step gets the end instead."""
-    stepper = viz.Stepper(viz_traces.corrected())
+@pytest.mark.parametrize(
+    ("trace", "phase", "rounds"),
+    [
+        (viz_traces.corrected(), "forget", 1),
+        (viz_traces.chain(), "forget", 4),
+        (viz_traces.cut_short(), "forget", 1),  # another draft, which nobody judged
+    ],
+)
+def test_an_untouched_stepper_stores_its_last_verdict(
+    trace: Trace, phase: str, rounds: int
+) -> None:
+    """At step 0 there is nothing to see yet; a reader who cannot step sees the last draft that
+    was judged, with what became of it, and is told how the run ended."""
+    stepper = viz.Stepper(trace)
+    story = Story.of(trace)
+    (shown,) = [s for s in story.states if (s.phase, s.at) == (phase, rounds - 1)]
+    picture = viz.still(trace, step=shown.index)
     assert stepper.step == 0
-    assert repr(stepper).startswith("Finished (eos): 3 new tokens")
+    assert picture.svg in stepper._repr_mimebundle_()[0]["text/html"]
+    end = viz.still(trace).sentence
+    assert repr(stepper) == f"{end} In the picture: {picture.sentence}"
+
+
+@pytest.mark.parametrize("trace", [viz_traces.plain(), viz_traces.nothing_drafted()])
+def test_where_nothing_was_drafted_the_end_is_stored(trace: Trace) -> None:
+    stepper = viz.Stepper(trace)
+    assert viz.still(trace).svg in stepper._repr_mimebundle_()[0]["text/html"]
+    assert repr(stepper) == viz.still(trace).sentence
 
 
 def test_the_sentence_is_the_same_on_every_run() -> None:
