@@ -93,17 +93,17 @@ browser: $(BROWSER_READY)
 	@$(PY) tests/browser/chromium.py
 	$(OFFLINE) $(PYTEST) --dist worksteal $(PYTEST_ARGS) tests/browser
 
-# What runs in a notebook's kernel and can be told without a real model, and whatever depends on
-# how transformers calls its caches. torch is the same as ever.
+# What runs in a notebook's kernel and can be told without a real model, and how transformers calls
+# its caches. torch is the same as ever.
 FLOOR_TESTS := $(wildcard tests/unit/test_viz_*.py tests/unit/test_quiz.py tests/unit/test_checks.py \
 	tests/unit/test_show.py tests/unit/test_watch.py tests/unit/test_compare.py \
-	tests/unit/test_session.py tests/unit/test_rehearse.py tests/unit/test_readings.py \
-	tests/unit/test_broken.py tests/unit/test_trace.py tests/unit/test_cache.py \
-	tests/unit/test_target.py tests/unit/test_rerun.py tests/unit/test_memory.py \
-	tests/unit/test_live*.py tests/unit/test_human.py tests/unit/test_race.py \
-	tests/unit/test_breaking.py tests/unit/test_faults.py tests/unit/test_whatif*.py \
+	tests/unit/test_session*.py tests/unit/test_broken.py tests/unit/test_trace.py \
+	tests/unit/test_cache.py tests/unit/test_target.py tests/unit/test_rerun.py \
+	tests/unit/test_memory.py tests/unit/test_live*.py tests/unit/test_human.py \
+	tests/unit/test_race.py tests/unit/test_breaking.py tests/unit/test_whatif*.py \
 	tests/unit/test_gallery.py tests/unit/test_sharing.py tests/goldens/test_*.py \
-	tests/lossless/test_*_cases.py tests/parity/test_families.py)
+	tests/lossless/test_decoder_cases.py tests/lossless/test_tree_cases.py \
+	tests/parity/test_families.py)
 
 floor: $(FLOOR)/.ready
 	$(OFFLINE) OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(FLOOR)/bin/python -m pytest \
