@@ -21,18 +21,21 @@ Folder = Annotated[Path | None, typer.Option(help="A folder of runs; none: the l
 
 @trace.command("list")
 def list_runs(folder: Folder = None, as_json: AsJson = False) -> None:
-    """List recorded runs."""
+    """List recorded runs; other files of the folder are named and left out."""
     from labkit.gallery import gallery
+    from labkit.gallery.shelf import no_runs
 
-    entries = gallery(folder).entries
+    entries, left_out = gallery(folder).listing
     lines = [
         f"{e.name:<18} {e.model:<14} {e.method:<8} T={e.temperature:<4g} {e.tokens:>3} tokens  "
         f"{'n/a' if e.mean_accepted_length is None else f'{e.mean_accepted_length:.2f}':>5}  "
         f"{e.title}"
         for e in entries
     ]
-    record = {"runs": [entry.to_json() for entry in entries]}
+    record = {"runs": [entry.to_json() for entry in entries], "left_out": list(left_out)}
     emit(record, as_json=as_json, text="\n".join(lines) or "no recorded runs")
+    if left_out and not as_json:
+        typer.echo(no_runs(left_out), err=True)
 
 
 @trace.command()

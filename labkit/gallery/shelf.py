@@ -77,8 +77,27 @@ class Gallery:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """One row for each run. A file that is no run of this version is refused by name."""
-        return tuple(_entry(name, self.open(name)) for name in self.names)
+        """One row for each run; see `listing`."""
+        return self.listing[0]
+
+    @property
+    def listing(self) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+        """One row for each run, and the names of the files that are no runs of this version.
+
+        Raises:
+            BadInput: a folder that cannot be read, or one with such files alone.
+        """
+        files, entries, left_out = self._files(), [], []
+        refused: BadInput | None = None
+        for name in sorted(files):
+            try:
+                entries.append(_entry(name, self.open(name)))
+            except BadInput as error:
+                left_out.append(files[name].name)
+                refused = refused or error
+        if refused and not entries:
+            raise refused
+        return tuple(entries), tuple(left_out)
 
     def open(self, name: str) -> Trace:
         """The run of that name.
@@ -94,14 +113,17 @@ class Gallery:
                 got=repr(name),
                 next_step="choose one of these",
             )
-        return _load(files[name], files[name].stat().st_mtime_ns)
+        try:
+            changed = files[name].stat().st_mtime_ns
+        except OSError:  # a link to nothing: the loader says so
+            changed = 0
+        return _load(files[name], changed)
 
     def plain(self, name: str) -> Trace | None:
         """Plain decoding of the same prompt by the same model, if that was recorded too."""
         run = self.open(name)
-        for other in self.names:
-            plain = self.open(other)
-            if plain.started.method == "ar" and _same(plain, run):
+        for other in self.entries:
+            if other.method == "ar" and _same(plain := self.open(other.name), run):
                 return plain
         return None
 
@@ -129,10 +151,12 @@ class Gallery:
     @property
     def table(self) -> Table:
         """What there is, with one sentence."""
-        rows = tuple(entry.row for entry in self.entries)
+        entries, left_out = self.listing
+        rows = tuple(entry.row for entry in entries)
         many = f"{len(rows)} recorded runs" if len(rows) != 1 else "1 recorded run"
         told = f'{many}. Open one with `gallery.open("name")`, or step through it with '
-        return Table(_COLUMNS, rows, told + '`gallery.play("name")`.')
+        told += '`gallery.play("name")`.'
+        return Table(_COLUMNS, rows, f"{told} {no_runs(left_out)}".rstrip())
 
     def _files(self) -> dict[str, Path]:
         try:
@@ -158,6 +182,13 @@ def open_run(name_or_path: str | Path) -> Trace:
     is_path = text.endswith(_ENDINGS) or Path(text).name != text
     is_path = is_path or (os.path.exists(text) and text not in gallery.names)
     return Trace.load(text) if is_path else gallery.open(text)
+
+
+def no_runs(files: tuple[str, ...]) -> str:
+    """What to tell of files in a folder of runs that are none; "" without any."""
+    more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+    named = ", ".join(files[:5]).encode(errors="replace").decode()
+    return f"Left out, no recorded runs: {named}{more}." if files else ""
 
 
 def _named(folder: Path) -> Iterator[tuple[str, Path]]:

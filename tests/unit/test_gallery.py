@@ -136,6 +136,29 @@ def test_unknown_runs_and_folders_are_refused(tmp_path: Path) -> None:
         _ = gallery(tmp_path).entries
 
 
+def test_files_that_are_no_runs_are_named_and_left_out(tmp_path: Path) -> None:
+    """`labkit trace chrome` writes such a file beside the run itself."""
+    mine = viz_traces.chain()
+    mine.save(tmp_path / "run.json")
+    mine.to_chrome(tmp_path / "run.perfetto.json")
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    foreign = ("gone.json", "run.perfetto.json")
+    entries, left_out = gallery(tmp_path).listing
+    assert ([entry.name for entry in entries], left_out) == (["run"], foreign)
+    assert repr(gallery(tmp_path)).endswith(
+        "Left out, no recorded runs: gone.json, run.perfetto.json."
+    )
+    assert gallery(tmp_path).play("run").steps > 1
+    arguments = ["trace", "list", "--folder", str(tmp_path)]
+    told = CliRunner().invoke(cli.app, arguments)
+    assert (told.exit_code, told.stdout.count("\n")) == (0, 1)
+    assert told.stderr == f"Left out, no recorded runs: {', '.join(foreign)}.\n"
+    record = json.loads(CliRunner().invoke(cli.app, [*arguments, "--json"]).output)
+    assert (len(record["runs"]), tuple(record["left_out"])) == (1, foreign)
+    (tmp_path / "run.json").unlink()
+    assert isinstance(CliRunner().invoke(cli.app, arguments).exception, BadInput)
+
+
 def test_another_folder_is_a_gallery_too(tmp_path: Path) -> None:
     viz_traces.chain().save(tmp_path / "mine.json.gz")
     viz_traces.plain().save(tmp_path / "theirs.json")
