@@ -3,12 +3,13 @@
 Owns: the part beside a file until it is complete, and what is said of a disk that takes no more.
 Does not know: what is written.
 Invariants: a failure leaves neither a part nor a changed file; it names the file that was asked
-for. Neither torch nor safetensors is imported until tensors are stored.
+for. A whole file has the mode of any new file. Neither torch nor safetensors is imported until tensors are stored.
 """
 
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +48,11 @@ def beside(path: Path, *, mark: str = "") -> Iterator[Path]:
     """
     part = path.with_name(f"{path.name}{mark}.part")
     try:
+        part.unlink(missing_ok=True)
+        part.touch()
+        mode = part.stat().st_mode  # as the umask has it; safetensors' own files are 0600
         yield part
+        part.chmod(stat.S_IMODE(mode))
         os.replace(part, path)
     finally:
         with contextlib.suppress(OSError):

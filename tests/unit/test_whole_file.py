@@ -35,6 +35,43 @@ def test_tensors_are_stored_with_their_metadata(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [path.name]
 
 
+def private(path: Path) -> None:
+    """As a library writes that renames a temporary file of its own into place."""
+    with whole(path) as part:
+        part.unlink()
+        part.touch(mode=0o600)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+@pytest.mark.parametrize("write", [store, private, lambda path: write_json(path, {})])
+def test_files_have_the_mode_of_any_new_file(write: Any, mask: int, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for there in (path, tmp_path / "x.part"):  # an older file, and what a kill left
+        there.touch(mode=0o600)
+    before = os.umask(mask)
+    try:
+        write(path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("changes", [{}, {"chmod": lambda self, mode: None}])
+def test_the_mode_is_set_where_a_library_chose_its_own(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: without that step the file would stay as the library made it."""
+    for name, double in changes.items():
+        monkeypatch.setattr(Path, name, double)
+    private(tmp_path / "x")
+    assert (tmp_path / "x").stat().st_mode & 0o777 == (0o600 if changes else _ordinary(tmp_path))
+
+
+def _ordinary(folder: Path) -> int:
+    (folder / "any").touch()
+    return (folder / "any").stat().st_mode & 0o777
+
+
 def test_a_full_disk_is_one_message_with_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
