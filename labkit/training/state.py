@@ -163,6 +163,10 @@ class TrainingState:
             share_done: of the training, 0 to 1: how far the rate has come down its cosine.
             tokens: read for it.
             average: of gradients over several processes.
+
+        Raises:
+            BadInput: loss or gradients are not finite; weights, optimiser and position are as
+                they were.
         """
         pace, at = self._pace, self.at
         self.optimiser.zero_grad(set_to_none=True)
@@ -172,9 +176,14 @@ class TrainingState:
         rate = pace.learning_rate * warm
         for group in self.optimiser.param_groups:
             group["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * share_done))
-        nn.utils.clip_grad_norm_(list(self.trained.values()), pace.clip_norm)
+        norm = nn.utils.clip_grad_norm_(list(self.trained.values()), pace.clip_norm)
+        told = float(loss.detach())
+        # gradients were averaged: where one process diverged, all of them stop
+        if not (math.isfinite(told) and math.isfinite(norm)):
+            self.optimiser.zero_grad(set_to_none=True)
+            raise _diverged(told, step=at.step + 1)
         # known before the weights move, so that an interruption does not part them from it
-        after = at.after(float(loss.detach()), tokens=tokens, batches=len(self.batches))
+        after = at.after(told, tokens=tokens, batches=len(self.batches))
         batches = self._epoch(after.epoch) if after.epoch > at.epoch else self.batches
         self.optimiser.step()
         self.at, self.batches = after, batches
@@ -297,6 +306,16 @@ def _check_origin(path: Path, before: Mapping[str, Any], now: Mapping[str, Any])
                 got=str(now.get(key)),
                 next_step="repeat the first call's settings, or choose another --out",
             )
+
+
+def _diverged(loss: float, *, step: int) -> BadInput:
+    what = "gradients that are not finite" if math.isfinite(loss) else f"{loss:g}"
+    return BadInput(
+        "training",
+        expected="a finite loss with finite gradients",
+        got=f"{what} at step {step}",
+        next_step="train into another folder at a lower learning rate; what was saved last is kept",
+    )
 
 
 def _broken(path: Path, expected: str, got: str) -> BadCheckpoint:

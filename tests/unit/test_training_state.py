@@ -272,3 +272,57 @@ def test_gradients_are_averaged_between_the_loss_and_the_step() -> None:
     plain.step()
     assert live.state.at == plain.state.at
     assert not torch.equal(live.trained["matrix"], plain.trained["matrix"])
+
+
+# ------------------------------------------------------------------------------ divergence
+
+
+def nan_loss(live: Fitting) -> Tensor:
+    return live.loss() * torch.nan
+
+
+def infinite_loss(live: Fitting) -> Tensor:
+    return live.loss() / 0.0
+
+
+def steep_loss(live: Fitting) -> Tensor:
+    """Finite; the slope of a square root at zero is not."""
+    return live.loss() + (live.trained["matrix"] * 0.0).sum().sqrt()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (nan_loss, "expected a finite loss .*, got nan at step 4. Next: .*lower learning rate"),
+        (infinite_loss, "got inf at step 4"),
+        (steep_loss, "got gradients that are not finite at step 4"),
+    ],
+)
+def test_a_loss_that_diverges_changes_neither_weights_nor_the_file(
+    make: Callable[[Fitting], Tensor], said: str, tmp_path: Path
+) -> None:
+    live, other, file = after(3), after(3), tmp_path / "resume"
+    live.state.save(file, origin=ORIGIN)
+    before, kept = live.facts(), file.read_bytes()
+    with pytest.raises(BadInput, match=said):
+        live.state.update(make(live), warm=1.0, share_done=0.25, tokens=4)
+    assert live.facts() == before
+    assert all(parameter.grad is None for parameter in live.trained.values())
+    live.state.save(file, origin=ORIGIN)
+    assert file.read_bytes() == kept
+    for fitting in (live, other):
+        fitting.step()
+    assert live.facts() == other.facts()
+
+
+def test_what_a_diverged_step_would_leave_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: were it taken, the file would be lost."""
+    live, file = after(3), tmp_path / "resume"
+    with monkeypatch.context() as patch:
+        patch.setattr("labkit.training.state.math.isfinite", lambda number: True)
+        live.state.update(nan_loss(live), warm=1.0, share_done=0.25, tokens=4)
+    live.state.save(file, origin=ORIGIN)
+    with pytest.raises(BadCheckpoint):
+        Fitting().state.load(file, origin=ORIGIN)
