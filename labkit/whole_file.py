@@ -3,7 +3,8 @@
 Owns: the part beside a file until it is complete, and what is said of a disk that takes no more.
 Does not know: what is written.
 Invariants: a failure leaves neither a part nor a changed file; it names the file that was asked
-for. A whole file has the mode of any new file. Neither torch nor safetensors is imported until tensors are stored.
+for. A whole file has the mode of any new file. Neither torch nor safetensors is imported until
+tensors are stored.
 """
 
 import contextlib
