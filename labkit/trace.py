@@ -143,19 +143,22 @@ class Trace:
         events, header, names = trace_check.parts(record, name=name)
         return cls(tuple(map(from_json, events)), header, names).checked(name=name)
 
-    def checked(self, *, name: str = "trace") -> "Trace":
+    def checked(self, *, name: str = "trace", drawn: bool = False) -> "Trace":
         """Itself, if it is a whole run or the beginning of one; see `labkit.trace_check`.
+
+        Args:
+            drawn: and short enough to be drawn.
 
         Raises:
             BadInput: naming the round and the event that does not fit.
         """
-        trace_check.check(self.events, name=name)
+        trace_check.check(self.events, name=name, drawn=drawn)
         return self
 
     def as_saved(self) -> "Trace":
-        """With numbers as a file holds them. Raises: see `checked`."""
+        """With numbers as a file holds them, to be drawn. Raises: see `checked`."""
         events = tuple(from_json(to_json(event)) for event in self.events)
-        return Trace(events, self.header, self.vocabulary).checked()
+        return Trace(events, self.header, self.vocabulary).checked(drawn=True)
 
     def dumps(self) -> str:
         # NaN and infinity are Python's own words, which no browser reads: ValueError

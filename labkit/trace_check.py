@@ -3,7 +3,8 @@
 Owns: what a run can look like, what may stand beside its events, and the words for one that looks
 otherwise. Does not know: files, drawing.
 Invariants: every view can draw what passes, and needs no guard of its own; a run that was cut short
-anywhere passes; time and memory are proportional to the events.
+anywhere passes, and a long one can be read and counted even where it is too long to draw; time and
+memory are proportional to the events.
 
     started  prefilled  (drafted  scored  verified  committed)*  finished
 
@@ -15,6 +16,7 @@ A cache that is wrong on purpose is a run too: one that never forgets keeps ever
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -61,8 +63,11 @@ _FOLLOWS: dict[str, tuple[str, ...]] = {
 }
 
 
-def check(events: Iterable[Event], *, name: str = "trace") -> None:
+def check(events: Iterable[Event], *, name: str = "trace", drawn: bool = False) -> None:
     """Walk over ``events``, in their order; ``name`` is how an error calls the run.
+
+    Args:
+        drawn: refuse what would take minutes to draw, too.
 
     Raises:
         BadInput: naming the round, the event and the field that does not fit the ones before.
@@ -74,7 +79,8 @@ def check(events: Iterable[Event], *, name: str = "trace") -> None:
         walk.must(event.kind in _FOLLOWS[before], wanted, f"after {before or 'nothing'}")
         walk.common(event)
         walk.by_kind(event)
-        walk.enough()
+        if drawn:
+            walk.enough()
         before = event.kind
     if not before:
         walk.where = name
@@ -123,7 +129,7 @@ def _check_header(header: Any, name: str) -> None:
     if size > LARGEST_HEADER:
         raise _no_trace(name, f"a header of {size} characters, above {LARGEST_HEADER}")
     heat = settings.get("temperature", 0.0)
-    if type(heat) not in (int, float) or not 0 <= heat < _LARGEST:
+    if isinstance(heat, bool) or not isinstance(heat, int | float) or not 0 <= heat < math.inf:
         raise _no_trace(name, f"temperature {short(heat)} among the settings of the header")
 
 
@@ -138,9 +144,10 @@ def _no_trace(name: str, got: str) -> BadInput:
 
 @dataclass(slots=True)
 class _Walk:
-    """What is known of the run so far. length: of the text, prompt and new tokens; read: tokens
-    that the target ever read; steps: moments to draw; listed: likeliest tokens told; tree, seats,
-    verified: of the round under way."""
+    """What is known of the run so far. length: of the text, prompt and new tokens; read: rows that
+    the target ever read; used: slots while a draft is judged, those of rows that only fill up a
+    forward of fixed width included; steps: moments to draw; listed: likeliest tokens told; tree,
+    seats, verified: of the round under way."""
 
     where: str = ""
     sequence: int = 0
@@ -149,6 +156,7 @@ class _Walk:
     prompt: int = 0
     pending: int = -1
     cached: int = 0
+    used: int = 0
     read: int = 0
     steps: int = 0
     listed: int = 0
@@ -320,7 +328,10 @@ class _Walk:
         self.must(free, "a free slot for each node", seats, name="node_slots")
         self.one_each("p_top", event.p_top, count)
         self.tops("p_top", event.p_top)
-        self.slots(event, self.cached, self.cached + count)
+        self.used = max(event.slots_after, self.cached + count)
+        self.among("slots_after", self.used, 0, self.cached + count + _FREE)
+        self.slots(event, self.cached, self.used)
+        self.read += self.used - self.cached - count
         self.seats = seats
 
     def judged(self, event: Verified) -> None:
@@ -333,8 +344,7 @@ class _Walk:
         self.tops("residual_top", (event.residual_top,))
         if event.trials:
             self.trials(event)
-        used = self.cached + len(parents)
-        self.slots(event, used, used)
+        self.slots(event, self.used, self.used)
         self.verified = event
         self.steps += len(event.trials)
 
@@ -380,10 +390,9 @@ class _Walk:
         rest = {*self.seats} - {*kept}
         right = len(event.freed_slots) == len(rest) and rest == {*event.freed_slots}
         self.must(right, short(tuple(sorted(rest))), event.freed_slots, name="freed_slots")
-        used = self.cached + len(self.seats)
         self.cached += len(kept)
         self.held |= {*kept}
-        self.slots(event, used, self.cached)
+        self.slots(event, self.used, self.cached)
 
     def finished(self, event: Finished) -> None:
         self.label("reason", event.reason)

@@ -26,6 +26,7 @@ from labkit.errors import BadInput, ModelUnavailable, require
 from labkit.lab.cards import interactive
 from labkit.lab.live import Workbench
 from labkit.lab.session import Lab
+from labkit.lab.standing import or_back
 from labkit.lab.tables import Table
 from labkit.lab.told import shown, verdict, verdicts
 from labkit.lab.typed import ids_after
@@ -118,7 +119,12 @@ class Contest:
             BadInput: the text has ended, or the words cannot be written in its vocabulary.
         """
         require(isinstance(typed, str), "typed words", "text; empty for a pass", typed)
-        return self.bench.standing.act(lambda: self._guess(typed))
+        turns = self.turns
+
+        def back() -> None:
+            self.turns = turns
+
+        return or_back(back, lambda: self.bench.standing.act(lambda: self._guess(typed)))
 
     def _guess(self, typed: str) -> Table:
         bench = self.bench

@@ -50,15 +50,21 @@ class Panel:
         self._enable(False)
         self.say(Card("…", "At work."))
         try:
-            said = action()
-            self.say(Card("✓", said) if isinstance(said, str) else None)
-            self._redraw()
-        except (Exception, KeyboardInterrupt) as error:
-            self.say(Card("✗", complaint(error)))
+            self.say(self._done(action))
             self._draw_anyhow()
+        except KeyboardInterrupt:  # a click has nobody to hand it on to
+            pass
         finally:
             self._enable(True)
             self._busy = False
+
+    def _done(self, action: Action) -> Card | None:
+        """What is said of it; complaint or praise."""
+        try:
+            said = action()
+        except (Exception, KeyboardInterrupt) as error:
+            return Card("✗", complaint(error))
+        return Card("✓", said) if isinstance(said, str) else None
 
     def follow(self, watchers: Watchers, shown: Any) -> None:
         """Draw again whenever somebody else has changed something, until the widget ``shown``,
@@ -76,6 +82,9 @@ class Panel:
         complained of: what was done stands all the same."""
         try:
             self._redraw()
+        except KeyboardInterrupt:
+            self.say(Card("✗", "Interrupted while drawing. Run the cell again."))
+            raise
         except LabError as error:
             self.say(Card("✗", str(error)))
         except Exception as error:

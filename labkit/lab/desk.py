@@ -62,14 +62,16 @@ class Desk:
         return self._safely(lambda: self._proposed(settings, steps, rng)[2:])
 
     def drafted(self, settings: Settings, steps: Sequence[Step], draft: Draft, rng: Rng) -> Drafted:
-        """What is told of a draft that was made by hand.
+        """What is told of a draft that was made by hand. No cache is brought anywhere for it.
 
         Raises:
             BadInput: it is too deep for what is left of the text.
         """
         run = self._run(self._deep_enough(settings, draft), steps, rng)
         run.check_draft(draft.tree)
-        return run.drafted(draft)
+        run.round += 1
+        held = len(run.tokens) - 1  # the pending token has no slot yet
+        return replace(run.drafted(draft), slots_before=held, slots_after=held)
 
     def judge(
         self,

@@ -323,4 +323,7 @@ def _drafters(drafters: Mapping[str, Drafter] | None, methods: Sequence[str]) ->
     for method, drafter in (drafters or {}).items():
         one_of(methods, method, name="drafters", next_step="name it among the methods, or leave it")
         check_drafter(drafter, name=f"drafters[{method!r}]")
+    made = list((drafters or {}).values())
+    shared = [type(one).__name__ for one in made if sum(one is other for other in made) > 1]
+    require(not shared, "drafters", "a drafter of its own for each lane", shared)
     return dict(drafters or {})

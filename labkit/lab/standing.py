@@ -7,6 +7,7 @@ Invariants: an action that raises leaves everything as it found it, the draws to
 watchers are told once an action is over, once for all the actions that it was made of.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -52,9 +53,13 @@ class Watchers:
         self._calls = [other for other in self._calls if other != call]
 
     def tell(self) -> None:
-        """Something has changed."""
+        """Something has changed. A watcher that fails is warned of: what was done stands, and the
+        others are told all the same."""
         for call in tuple(self._calls):
-            call()
+            try:
+                call()
+            except Exception as error:
+                warnings.warn(f"a watcher failed: {type(error).__name__}: {error}", stacklevel=2)
 
 
 class Standing:
@@ -110,19 +115,34 @@ class Standing:
         return self.pending
 
     def act(self, work: Callable[[], T]) -> T:
-        """``work()``, all of it or nothing."""
-        return self.together(lambda: or_back(self._mark(), work))
+        """``work()``, all of it or nothing; it is over when watchers have been told."""
+        back = self._mark()
+        return self.together(lambda: or_back(back, work), back=back)
 
-    def together(self, work: Callable[[], T]) -> T:
-        """``work()``, of which watchers are told once, when it is over."""
-        outer = self._inside
-        try:
-            self._inside = True
+    def together(self, work: Callable[[], T], *, back: Call = lambda: None) -> T:
+        """``work()``, of which watchers are told once, when it is over. What a watcher does itself
+        is not told again.
+
+        Args:
+            back: what an interrupt calls that comes while watchers are told.
+        """
+        if self._inside:
             return work()
+        self._inside = True
+        try:
+            return self._told(work, back)
         finally:
-            self._inside = outer
-            if not outer:
-                self.watchers.tell()
+            self._inside = False
+
+    def _told(self, work: Callable[[], T], back: Call) -> T:
+        try:
+            made = work()
+            self.watchers.tell()
+            return made
+        except BaseException:
+            back()
+            self.watchers.tell()
+            raise
 
     def _mark(self) -> Call:
         pending, settings, rng = self.pending, self.settings, self.rng
