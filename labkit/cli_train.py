@@ -113,7 +113,11 @@ def _trains(kind: str, about: str) -> Callable[..., None]:
         steps: Annotated[int | None, typer.Option(help="Instead: how many updates.")] = None,
         features: Annotated[
             Path | None,
-            typer.Option(help="Folder for the target's states; heads of one target share it."),
+            typer.Option(
+                help="Folder for the target's states, which stays: heads of one target share it. "
+                "Delete it when you need the room.",
+                show_default="~/.cache/labkit/features/*, or in LABKIT_HOME",
+            ),
         ] = None,
         draft_vocab: Annotated[int | None, typer.Option(help="Words of the head.")] = None,
         depth: Depth = None,
@@ -171,6 +175,9 @@ def _train_head(
     if features is None:
         digest = hashlib.sha256(f"{model} {data.resolve()}".encode()).hexdigest()[:12]
         features = home_directory() / "features" / digest
+    if ranks.first:
+        told = f"labkit: folder for the target's states: {features} (delete it when you are done)"
+        typer.echo(told, err=True)
     report = train_head(
         loaded.model,
         data=data,
@@ -217,10 +224,13 @@ train.command("meta")(_trains("meta", "Parallel heads on a shared trunk."))
 
 
 def _check_data(data: Path) -> None:
+    from labkit.training.data import check_prompts
+
     if not data.is_file():
         raise BadInput(
             "--data", expected="a file", got=str(data), next_step="write one with labkit selfgen"
         )
+    check_prompts(data)
 
 
 def _told(report: Any) -> str:

@@ -2,9 +2,9 @@
 
 Owns: reading and checking JSON lines, the held-out split, the order and the shape of batches.
 Does not know: models, losses, where the rows came from.
-Invariants: a row is on the same side of the split in every run, whatever the other rows are; the
-batches of an epoch follow from rows, seed and epoch number alone, so training can stop at any
-batch and go on.
+Invariants: replies to one prompt are on the same side of the split; a row is on the same side in
+every run, whatever the other rows are, except where a side would be empty; the batches of an epoch
+follow from rows, seed and epoch number alone, so training can stop at any batch and go on.
 """
 
 import gzip
@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import random
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -84,6 +85,33 @@ def read_rows(path: Path | str, *, vocab_size: int, context: int | None = None) 
     return rows
 
 
+def check_prompts(path: Path | str) -> None:
+    """Refuse, before a model is there, text of which no prompt could be put aside.
+
+    Raises:
+        BadInput: fewer than two different prompts, or a bad row among the first.
+    """
+    path, prompts, count = Path(path), set(), 0
+    for number, line in _lines(path):
+        where = f"{path}, line {number}"
+        prompts.add(_parse(line, where=where, vocab_size=sys.maxsize, context=None).prompt)
+        count += 1
+        if len(prompts) > 1:
+            return
+    raise too_few(f"training data {path}", rows=count, prompts=len(prompts))
+
+
+def too_few(what: str, *, rows: int, prompts: int, tokens: int = 2) -> BadInput:
+    """What is said of text that cannot be split; ``tokens``: of the shortest row of use."""
+    return BadInput(
+        what,
+        expected=f"at least 2 different prompts, one to measure on and another to train on with a "
+        f"row of {tokens} or more tokens",
+        got=f"rows: {rows}, different prompts: {prompts}",
+        next_step="write more rows with `labkit selfgen`",
+    )
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.is_file():
         raise BadInput(
@@ -137,8 +165,16 @@ def _parse(line: str, *, where: str, vocab_size: int, context: int | None) -> Ro
 
 
 def split(rows: Sequence[Row], *, held_out: float) -> Split:
-    """Put about the share ``held_out`` of the rows aside, decided by each prompt's own hash."""
-    aside = [_share(row) < held_out for row in rows]
+    """Put about the share ``held_out`` of the rows aside, decided by each prompt's own hash.
+
+    Of two or more prompts at least one is put aside, and at least one is not: in a small file the
+    hash alone may choose none, or all.
+    """
+    chosen = {row.prompt for row in rows if _share(row) < held_out}
+    if held_out > 0 and len({row.prompt for row in rows}) > 1:
+        chosen |= {min(rows, key=_share).prompt}
+        chosen -= {max(rows, key=_share).prompt}
+    aside = [row.prompt in chosen for row in rows]
     return Split(
         train=tuple(row for row, out in zip(rows, aside, strict=True) if not out),
         held_out=tuple(row for row, out in zip(rows, aside, strict=True) if out),

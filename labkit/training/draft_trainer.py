@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labkit.errors import BadInput
 from labkit.heads.draft_checkpoint import build_draft, stored_parameters
 from labkit.training.acceptance import Replayed, replay_chains
 from labkit.training.data import (
@@ -29,6 +28,7 @@ from labkit.training.data import (
     epoch_batches,
     frequent_ids,
     split,
+    too_few,
 )
 from labkit.training.parallel import Ranks
 from labkit.training.state import TrainingState
@@ -104,12 +104,8 @@ class DraftTrainer:
 
     def _check_rows(self, found: int) -> None:
         if not self.rows.train or (self.recipe.held_out > 0 and not self.rows.held_out):
-            raise BadInput(
-                "training data",
-                expected=f"enough rows to hold out {self.recipe.held_out:.0%} and train on others",
-                got=f"{found} rows, {len(self.rows.held_out)} of them held out",
-                next_step="write more rows with `labkit selfgen`",
-            )
+            prompts = {row.prompt for row in (*self.rows.train, *self.rows.held_out)}
+            raise too_few("training data", rows=found, prompts=len(prompts))
 
     def _epoch(self, number: int) -> list[list[Row]]:
         size = self.recipe.batch_tokens

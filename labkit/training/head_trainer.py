@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labkit.errors import BadInput, require
+from labkit.errors import require
 from labkit.heads.eagle import HeadStep
 from labkit.heads.layers import FINAL
 from labkit.training.acceptance import Replayed, replay_runs
-from labkit.training.data import Row, epoch_batches, frequent_ids, split
+from labkit.training.data import Row, Split, epoch_batches, frequent_ids, split, too_few
 from labkit.training.features import FeatureBatch, States
 from labkit.training.parallel import Ranks, half_precision
 from labkit.training.state import TrainingState
@@ -69,6 +69,20 @@ class HeadRecipe:
     measured_rows: int = 24
     draft_length: int = 5
     seconds_between_checkpoints: float = 300.0
+
+
+def put_aside(rows: Sequence[Row], recipe: HeadRecipe) -> Split:
+    """The rows to train on and to measure on. Raises BadInput if there are none of either."""
+    found = split(rows, held_out=recipe.held_out)
+    if not found.held_out or not _usable(found, recipe):
+        prompts, least = len({row.prompt for row in rows}), 2 + recipe.depth
+        raise too_few("training data", rows=len(rows), prompts=prompts, tokens=least)
+    return found
+
+
+def _usable(rows: Split, recipe: HeadRecipe) -> list[Row]:
+    """Those to train on that have a token for every step."""
+    return [row for row in rows.train if len(row) >= 2 + recipe.depth]
 
 
 class Imitation(Protocol):
@@ -171,8 +185,7 @@ class HeadTrainer:
         ranks: Ranks | None = None,
     ) -> None:
         self.recipe, self.seed, self.ranks = recipe, seed, ranks or Ranks()
-        self.rows = split(rows, held_out=recipe.held_out)
-        self._check_rows(len(rows))
+        self.rows = put_aside(rows, recipe)
         self._features, self._keep, self.imitation = features, keep, imitation
         self._drafting = drafting or Recycling()
         self.vocab_ids = frequent_ids(self.rows.train, size=recipe.draft_vocab_size)
@@ -187,16 +200,6 @@ class HeadTrainer:
         self.trained = {n: p for n, p in self.head.named_parameters() if p.requires_grad}
         self.state = TrainingState(self.trained, recipe, betas=(0.9, 0.95), epoch=self._epoch)
 
-    def _check_rows(self, found: int) -> None:
-        usable = [row for row in self.rows.train if len(row) >= 2 + self.recipe.depth]
-        if not usable or not self.rows.held_out:
-            raise BadInput(
-                "training data",
-                expected=f"enough rows to hold out {self.recipe.held_out:.0%} and train on others",
-                got=f"{found} rows, {len(self.rows.held_out)} of them held out",
-                next_step="write more rows with `labkit selfgen`",
-            )
-
     @property
     def coverage(self) -> float:
         """Share of the training rows' reply tokens that the draft vocabulary has."""
@@ -206,7 +209,7 @@ class HeadTrainer:
 
     def _epoch(self, number: int) -> list[list[Row]]:
         """This process's batches: every ``size``-th, as many as every other has."""
-        usable = [row for row in self.rows.train if len(row) >= 2 + self.recipe.depth]
+        usable = _usable(self.rows, self.recipe)
         size = self.recipe.batch_tokens
         batches = epoch_batches(usable, batch_tokens=size, seed=self.seed, epoch=number)
         ranks = self.ranks

@@ -20,7 +20,7 @@ from labkit.heads.layers import FINAL
 from labkit.progress import Progress
 from labkit.training.data import Row, read_rows
 from labkit.training.features import Features, cache_features
-from labkit.training.head_trainer import HeadRecipe, HeadTrainer
+from labkit.training.head_trainer import HeadRecipe, HeadTrainer, put_aside
 from labkit.training.parallel import Ranks, join
 from labkit.training.run import Plan, TrainReport, Watch, check_options, origin_of, run
 
@@ -92,6 +92,7 @@ def train_on_states(
     size = course.recipe.draft_vocab_size
     require(size <= width, "recipe's draft_vocab_size", f"1 to {width}, the target's words", size)
     rows = read_rows(data, vocab_size=width, context=context)
+    put_aside(rows, course.recipe)  # the states may take an hour: refused before
     states = _states(
         target_model,
         rows,

@@ -93,4 +93,50 @@ def test_a_head_is_trained_and_one_object_printed(tmp_path, data, loads, kind, m
     assert (recipe["draft_vocab_size"], recipe["learning_rate"]) == (20, 1e-3)
     # training is in float32, and the states are kept for the next head of this target
     assert loads[0][1]["dtype"] == "float32"
-    assert len(list((tmp_path / "home" / "features").iterdir())) == 1
+    (kept,) = (tmp_path / "home" / "features").iterdir()
+    assert done.stderr.count(str(kept)) == 1
+
+
+@pytest.mark.parametrize("kind", ["draft", *KINDS])
+def test_one_prompt_is_refused_before_a_model_is_loaded(tmp_path, loads, kind):
+    data = tmp_path / "text.jsonl"
+    data.write_text('{"p": [1, 2], "r": [3, 4, 5, 6, 7]}\n' * 16)
+    done = call(kind, "--data", data, "--out", tmp_path / "out", "--minutes", 1)
+    assert isinstance(done.exception, BadInput)
+    assert "at least 2 different prompts" in str(done.exception)
+    assert loads == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["text.jsonl"]
+
+
+@pytest.mark.parametrize("kind", ["eagle31", "mtp"])
+def test_sixteen_conversations_are_enough(tmp_path, loads, kind, monkeypatch):
+    """None of these prompts has a hash in the share that is put aside."""
+    data = tmp_path / "text.jsonl"
+    rows = [{"p": [i, i + 1, i + 2], "r": [7, 8, 9, 10, 11, 12]} for i in range(16)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    options = ("--draft-vocab", 20, "--steps", 1, "--json")
+    done = call(kind, "--data", data, "--out", tmp_path / "out", *options)
+    assert done.exit_code == 0, done.output
+    said = json.loads((tmp_path / "out" / "provenance.json").read_text())["data"]
+    assert said["reply_tokens_held_out"] == 6
+    assert said["reply_tokens_trained_on"] == 90
+
+
+def test_rows_too_short_are_refused_before_a_state_is_read(tmp_path, loads, monkeypatch):
+    data = tmp_path / "text.jsonl"
+    data.write_text("".join(json.dumps({"p": [i], "r": [7]}) + "\n" for i in range(16)))
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    options = ("--draft-vocab", 20, "--steps", 1, "--depth", 3)
+    done = call("eagle31", "--data", data, "--out", tmp_path / "out", *options)
+    assert isinstance(done.exception, BadInput)
+    assert "5 or more tokens, got rows: 16, different prompts: 16" in str(done.exception)
+    assert not (tmp_path / "home").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_help_says_where_states_are_kept(kind):
+    told = " ".join(call(kind, "--help").output.replace("│", " ").split())
+    assert "features/*" in told
+    assert "Delete it when you need the room" in told

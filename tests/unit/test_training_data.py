@@ -1,6 +1,7 @@
 """Training rows: what is read, what is refused, how they are split, batched and padded."""
 
 import gzip
+import hashlib
 import json
 import random
 
@@ -11,6 +12,8 @@ from labkit.errors import BadInput
 from labkit.training.data import (
     IGNORED,
     Row,
+    Split,
+    check_prompts,
     collate,
     epoch_batches,
     frequent_ids,
@@ -112,6 +115,62 @@ def test_the_split_sees_the_prompt_alone():
     # control: another prompt does change sides
     other_prompts = [Row((*row.prompt, 1), row.reply) for row in rows]
     assert [row.prompt[:-1] for row in split(other_prompts, held_out=0.2).held_out] != aside
+
+
+def by_hash_alone(rows, *, held_out):
+    """The rule that the rows of shipped weights were split by, and so the mutant of few rows."""
+
+    def aside(row):
+        digest = hashlib.sha256(" ".join(map(str, row.prompt)).encode()).digest()
+        return int.from_bytes(digest[:8], "big") / 2**64 < held_out
+
+    return Split(
+        train=tuple(row for row in rows if not aside(row)),
+        held_out=tuple(row for row in rows if aside(row)),
+    )
+
+
+def test_where_the_hash_fills_both_sides_it_alone_decides():
+    for seed in range(20):
+        rows = some_rows(300, seed=seed)
+        expected = by_hash_alone(rows, held_out=0.02)
+        assert expected.held_out  # 0.2 % of such files have none; none of these
+        assert split(rows, held_out=0.02) == expected
+
+
+@pytest.mark.parametrize(("held_out", "empty"), [(0.02, "held_out"), (0.98, "train")])
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_few_prompts_are_on_both_sides_whatever_their_hash(count, held_out, empty):
+    files = [some_rows(count, seed=seed) for seed in range(30)]
+    two_replies = [tuple(Row(r.prompt, (*r.reply, 1)) for r in rows) + rows for rows in files]
+    one_sided = 0
+    for rows in two_replies:
+        found = split(rows, held_out=held_out)
+        assert found.train
+        assert found.held_out
+        sides = [{row.prompt for row in side} for side in (found.train, found.held_out)]
+        assert not sides[0] & sides[1]
+        assert sorted(found.train + found.held_out, key=hash) == sorted(rows, key=hash)
+        shuffled = random.Random(1).sample(rows, len(rows))
+        assert set(split(shuffled, held_out=held_out).held_out) == set(found.held_out)
+        if not getattr(by_hash_alone(rows, held_out=held_out), empty):
+            one_sided += 1
+            assert len({row.prompt for row in getattr(found, empty)}) == 1
+    # control: the hash alone fails in most of these files, 0.98 ** 16 of them at the least
+    assert one_sided > 15
+
+
+@pytest.mark.parametrize(
+    ("prompts", "counts"),
+    [([[1, 2]], "rows: 1, different prompts: 1"), ([[1, 2]] * 9, "rows: 9, different prompts: 1")],
+)
+def test_one_prompt_is_too_few_and_known_without_a_model(tmp_path, prompts, counts):
+    path = write(tmp_path / "a.jsonl", [{"p": p, "r": [i]} for i, p in enumerate(prompts)])
+    with pytest.raises(BadInput, match=f"at least 2 different prompts, .*got {counts}"):
+        check_prompts(path)
+    with path.open("a") as file:
+        file.write('{"p": [1, 3], "r": [1]}\n')
+    check_prompts(path)
 
 
 def test_the_commonest_ids_are_kept_and_ties_go_to_the_lower():

@@ -298,7 +298,7 @@ def test_bad_settings_are_refused_before_anything_is_written(tmp_path, language,
 
 def test_too_few_rows_are_refused(tmp_path):
     data = write_rows(tmp_path / "one.jsonl", lambda t, rng: t, count=1)
-    with pytest.raises(BadInput, match="enough rows"):
+    with pytest.raises(BadInput, match="at least 2 different prompts"):
         train_draft(a_target(), data=data, out=tmp_path / "out", steps=1, recipe=RECIPE)
     assert not (tmp_path / "out").exists()
 

@@ -566,7 +566,7 @@ def test_impossible_settings_are_refused_before_anything_is_written(
 def test_too_few_rows_and_other_runs_are_refused(target, data, states, tmp_path):
     few = tmp_path / "few.jsonl"
     few.write_text(json.dumps({"p": [1, 2], "r": [3, 4, 5]}) + "\n")
-    with pytest.raises(BadInput, match="enough rows"):
+    with pytest.raises(BadInput, match="at least 2 different prompts"):
         train(target, few, tmp_path / "f", tmp_path / "o", "eagle3", steps=1)
     assert not (tmp_path / "o").exists()
     with pytest.raises(Killed):
