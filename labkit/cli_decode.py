@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from labkit.bench import METHODS
+from labkit.bench.prompts import read_prompts
 from labkit.cli_options import AsJson, Device, Dtype, Model, emit
 from labkit.config import AVAILABLE, WITH_HEADS, DecodeConfig, check_confidence, check_method
+from labkit.drafters.shapes import SMALL_DYNAMIC_TREE, Chain, DynamicTree
 from labkit.errors import BadInput
 from labkit.events import Committed
 from labkit.trace_file import writable
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from labkit.lab.session import Lab
     from labkit.trace import Trace
 
+_TREE = SMALL_DYNAMIC_TREE  # as the methods that draft trees by themselves
 DraftName = Annotated[
     str | None,
     typer.Option("--draft", help="Draft model: a folder of `labkit train draft`, or any model."),
@@ -39,15 +43,28 @@ Length = Annotated[
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Most new tokens.")]
 Head = Annotated[
     str | None,
-    typer.Option("--head", help="Folder of EAGLE's, MTP's or Medusa's heads, in any known format."),
+    typer.Option(
+        "--head",
+        help="Folder of EAGLE's, MTP's or Medusa's heads in any known format, or a head of this "
+        "lab by name, such as eagle31; none: the target's.",
+    ),
 ]
 Tree = Annotated[
     bool | None,
-    typer.Option("--tree/--chain", help="Shape of a head's drafts; none: the method's own."),
+    typer.Option(
+        "--tree/--chain",
+        help="Shape of a head's drafts; none: the method's own. "
+        f"A tree has {_TREE.nodes} nodes and width {_TREE.top_k}, or what the next two say.",
+    ),
 ]
-TreeNodes = Annotated[int | None, typer.Option(help="Most nodes of a drafted tree.")]
+TreeNodes = Annotated[
+    int | None, typer.Option(help=f"Most nodes of a drafted tree; none: {_TREE.nodes}.")
+]
 TreeWidth = Annotated[
-    int | None, typer.Option(help="Nodes that grow at each depth of a tree, and children of each.")
+    int | None,
+    typer.Option(
+        help=f"Nodes that grow at each depth of a tree, and children of each; none: {_TREE.top_k}."
+    ),
 ]
 _HEADED = "a method with a head (" + ", ".join(WITH_HEADS) + ")"
 
@@ -109,6 +126,8 @@ def generate(
     if trace:
         run.save(trace)
     _report(lab, run, seconds, as_json=as_json, interrupted=interrupted)
+    if trace and not as_json:
+        typer.echo(f"trace written to {trace}", err=True)
     if interrupted:
         raise typer.Exit(130)
 
@@ -152,7 +171,8 @@ def _report(lab: "Lab", run: "Trace", seconds: float, *, as_json: bool, interrup
         f"\n\n{numbers['tokens']} tokens in {seconds:.2f} s "
         f"({numbers['tokens_per_second']:.1f} tokens/s), {numbers['rounds']} rounds, {rate}, "
         f"mean accepted length {'n/a' if length is None else f'{length:.2f}'} "
-        f"(the target's own token counted); stopped by {reason}.",
+        f"(the target's own token counted); "
+        f"{reason if reason == 'interrupted' else f'stopped by {reason}'}.",
         err=True,
     )
 
@@ -164,7 +184,9 @@ def bench(
     prompts: Annotated[
         Path | None, typer.Option(help="JSON lines; none: the lab's own 48.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Use this many prompts, of every kind.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Use this many prompts in all, spread over the kinds.")
+    ] = None,
     model: Model = "smollm2-135m",
     max_new_tokens: NewTokens = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -185,10 +207,6 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Time methods against each other: same prompts, same run, taking turns."""
-    from labkit.bench.prompts import read_prompts
-    from labkit.bench.run import METHODS, conditions
-    from labkit.bench.run import bench as run_bench
-
     names = [name.strip() for name in methods.split(",") if name.strip()]
     for name in names:
         check_method(name, available=METHODS)
@@ -210,11 +228,14 @@ def bench(
     shape = _shape(names, tree=tree, nodes=tree_nodes, width=tree_width)
     _check_drafters(names, draft=draft, head=head, confidence=draft_confidence)
     chosen = read_prompts(prompts, limit=limit)
+    from labkit.bench.run import bench as run_bench
+    from labkit.bench.run import conditions
+
     lab = _open(
         model, dtype, device, draft=draft, head=head, shape=shape, confidence=draft_confidence
     )
     rows = run_bench(lab, names, chosen, progress=_progress, **settings)
-    facts = conditions(lab, chosen, draft_confidence=draft_confidence, **settings)
+    facts = conditions(lab, chosen, methods=names, draft_confidence=draft_confidence, **settings)
     table = [row.to_json() for row in rows]
     emit({"conditions": facts, "rows": table}, as_json=as_json, text=_table(facts, table))
 
@@ -247,6 +268,9 @@ def _table(conditions: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         )
         lines.append("| " + " | ".join(cells) + " |")
     facts = {k: v for k, v in conditions.items() if k != "settings"}
+    facts["draft lengths"] = (
+        " and ".join(f"{n} ({method})" for method, n in facts["draft lengths"].items()) or "none"
+    )
     lines.append("\n" + ", ".join(f"{k} {v}" for k, v in facts.items()))
     lines.append(", ".join(f"{k} {v}" for k, v in conditions["settings"].items()))
     return "\n".join(lines)
@@ -270,8 +294,6 @@ def _shape(
     Raises:
         BadInput: a shape for methods that draft one continuation, or sizes of a tree for chains.
     """
-    from labkit.drafters.shapes import Chain, DynamicTree
-
     sizes = {"--tree-nodes": nodes, "--tree-width": width}
     given = [name for name, value in sizes.items() if value is not None]
     asked = ["--tree" if tree else "--chain"] if tree is not None else given
@@ -290,10 +312,9 @@ def _shape(
         return Chain()
     if tree is None and not given:
         return None
-    default = DynamicTree()
     return DynamicTree(
-        top_k=default.top_k if width is None else width,
-        nodes=default.nodes if nodes is None else nodes,
+        top_k=_TREE.top_k if width is None else width,
+        nodes=_TREE.nodes if nodes is None else nodes,
     )
 
 
@@ -321,9 +342,9 @@ def _check_drafters(
                 next_step=f"choose {expected}, or leave the option out",
             )
     if head is not None:
-        from labkit.heads.checkpoints.files import check_folder
+        from labkit.lab.head_names import head_folder
 
-        check_folder(Path(head))
+        head_folder(head)
 
 
 def _check_prompt(prompt: str) -> None:

@@ -5,6 +5,7 @@ Invariants: bad options are refused before a model is loaded; a folder that hold
 never written into.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,11 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labkit.cli_options import AsJson, emit
-from labkit.errors import BadInput
+from labkit.errors import BadInput, one_of
+from labkit.heads import formats
+from labkit.lab.head_names import head_folder
 
 if TYPE_CHECKING:
     from labkit.heads.checkpoints import HeadCheckpoint, InspectReport
     from labkit.heads.checkpoints.records import StoredHead
+
+
+def _or(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
 
 Convention = Annotated[
     str | None,
@@ -29,7 +37,10 @@ Depth = Annotated[
 
 
 def inspect(
-    path: Annotated[str, typer.Argument(help="Folder of a head, or a head of this lab.")],
+    path: Annotated[
+        str,
+        typer.Argument(help="Folder of a head, or a head of this lab by name, such as eagle31."),
+    ],
     layer_ids: Convention = None,
     target_layers: Depth = None,
     model: Annotated[
@@ -41,11 +52,11 @@ def inspect(
 
     Exit code 1 if the head cannot be loaded.
     """
+    folder = head_folder(path)
     from labkit.heads.checkpoints import inspect_checkpoint, report_text
     from labkit.heads.checkpoints.medusa import holds_medusa, read_medusa
     from labkit.heads.checkpoints.mtp import holds_mtp
 
-    folder = _folder(path)
     if holds_medusa(folder):  # such files leave nothing open
         report = read_medusa(folder).report
     elif holds_mtp(folder):
@@ -53,7 +64,7 @@ def inspect(
     else:
         report = inspect_checkpoint(folder, convention=layer_ids, target_layers=target_layers)
         if model is not None and not (report.refused or report.missing or report.misfits):
-            report = _measured(path, layer_ids, model)
+            report = _measured(folder, layer_ids, model)
     record = {"path": path, **asdict(report)}
     emit(record, as_json=as_json, text=report_text(report))
     if report.refused or report.missing or report.misfits:
@@ -61,13 +72,15 @@ def inspect(
 
 
 def export(
-    head: Annotated[str, typer.Option(help="Folder of a head, or a head of this lab.")],
+    head: Annotated[
+        str, typer.Option(help="Folder of a head, or a head of this lab by name, such as eagle31.")
+    ],
     format: Annotated[
         str,
         typer.Option(
-            help="EAGLE: safeailab, specforge, speculators, modelopt, vllm or sglang. "
-            "Medusa: medusa or vllm. Meta's parallel heads: meta. MTP: native, the names of "
-            "its target's family."
+            help=f"EAGLE: {_or(formats.EAGLE)}. Medusa: {_or(formats.MEDUSA)}. Meta's parallel "
+            f"heads: {_or(formats.META)}. MTP: {_or(formats.MTP)}, the names of its target's "
+            "family."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to make; nothing is overwritten.")],
@@ -79,17 +92,19 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a head in another format."""
+    folder = head_folder(head)
+    one_of(formats.EVERY, format, name="--format", next_step="choose one of these")
     from labkit.heads.checkpoints.medusa import holds_medusa
     from labkit.heads.checkpoints.mtp import holds_mtp
     from labkit.heads.checkpoints.write import check_new
 
     check_new(out)
-    if holds_medusa(_folder(head)):
-        report = _export_medusa(head, format, out, model)
-    elif holds_mtp(_folder(head)):
-        report = _export_mtp(_folder(head), format, out, model)
+    if holds_medusa(folder):
+        report = _export_medusa(folder, format, out, model)
+    elif holds_mtp(folder):
+        report = _export_mtp(folder, format, out, model)
     else:
-        report = _export_eagle(head, format, out, model, layer_ids, target_layers)
+        report = _export_eagle(folder, format, out, model, layer_ids, target_layers)
     record = {
         "head": head,
         "format": format,
@@ -108,29 +123,31 @@ def export(
 
 
 def _export_eagle(
-    head: str,
+    folder: Path,
     format: str,
     out: Path,
     model: str | None,
     layer_ids: str | None,
     target_layers: int | None,
 ) -> "InspectReport":
-    from labkit.heads.checkpoints import complete, write_checkpoint
+    from labkit.heads.checkpoints import complete, read_checkpoint, write_checkpoint
     from labkit.heads.checkpoints.layouts import layout_of
 
     layout = layout_of(format)
-    checkpoint = _as_engines_read(_read(head, layer_ids, target_layers))
+    checkpoint = _as_engines_read(
+        read_checkpoint(folder, convention=layer_ids, target_layers=target_layers)
+    )
     if layout.needs_lm_head and checkpoint.config.version == 3 and _lacks_output(checkpoint):
         checkpoint = complete(checkpoint, _target_of(checkpoint, model))
     write_checkpoint(checkpoint, out, format=format)
     return checkpoint.report
 
 
-def _export_medusa(head: str, format: str, out: Path, model: str | None) -> "InspectReport":
+def _export_medusa(folder: Path, format: str, out: Path, model: str | None) -> "InspectReport":
     from labkit.heads.checkpoints.medusa import read_medusa
     from labkit.heads.checkpoints.medusa_write import check_layout, complete_medusa, write_medusa
 
-    checkpoint = read_medusa(_folder(head))
+    checkpoint = read_medusa(folder)
     if format == "vllm" and checkpoint.config.kind == "medusa" and checkpoint.borrowed:
         checkpoint = complete_medusa(checkpoint, _target_of(checkpoint, model))
     check_layout(checkpoint, format)
@@ -174,14 +191,14 @@ def _mtp_report(folder: Path, model: str | None) -> "InspectReport":
     return read_mtp(folder, target_model=target).report
 
 
-def _measured(head: str, layer_ids: str | None, model: str) -> "InspectReport":
+def _measured(folder: Path, layer_ids: str | None, model: str) -> "InspectReport":
     """The report with the target at hand: whatever is still open is measured."""
     from labkit.lab.readings import QUESTIONS, read_settled
     from labkit.lab.session import open_lab
 
     lab = open_lab(model)
     checkpoint = read_settled(
-        _folder(head),
+        folder,
         lab.model,
         prompts=lambda: [lab.tokens(question) for question in QUESTIONS],
         dtype=lab.loaded.dtype,
@@ -189,12 +206,6 @@ def _measured(head: str, layer_ids: str | None, model: str) -> "InspectReport":
         convention=layer_ids,
     )
     return checkpoint.report
-
-
-def _read(head: str, layer_ids: str | None, target_layers: int | None) -> "HeadCheckpoint":
-    from labkit.heads.checkpoints import read_checkpoint
-
-    return read_checkpoint(_folder(head), convention=layer_ids, target_layers=target_layers)
 
 
 def _as_engines_read(checkpoint: "HeadCheckpoint") -> "HeadCheckpoint":
@@ -222,11 +233,3 @@ def _target_of(checkpoint: "StoredHead", model: str | None) -> Any:
             next_step="name it with --model",
         )
     return load_model(name, dtype="float32", device=HOST).model
-
-
-def _folder(head: str) -> Path:
-    """A folder as it is, or one of the heads that come with the package."""
-    path = Path(head)
-    shipped = Path(__file__).parent / "weights" / head
-    plain = path.name == head and head not in (".", "..")
-    return shipped if plain and not path.exists() and shipped.is_dir() else path

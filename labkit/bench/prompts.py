@@ -32,6 +32,8 @@ def read_prompts(path: str | Path | None = None, *, limit: int | None = None) ->
     Raises:
         BadInput: a missing or empty file, or a line that has no prompt, by number.
     """
+    if limit is not None and limit < 1:
+        raise BadInput("limit", expected="1 or more", got=str(limit), next_step="change limit")
     path = Path(path) if path else DEFAULT_FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -39,7 +41,7 @@ def read_prompts(path: str | Path | None = None, *, limit: int | None = None) ->
         raise BadInput(
             f"prompt file {str(path)!r}",
             expected="a readable file of JSON lines",
-            got=f"{type(error).__name__}: {error}",
+            got=_words(error),
             next_step="check the path",
         ) from error
     prompts = [_parse(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
@@ -52,9 +54,14 @@ def read_prompts(path: str | Path | None = None, *, limit: int | None = None) ->
         )
     if limit is None or limit >= len(prompts):
         return prompts
-    if limit < 1:
-        raise BadInput("limit", expected="1 or more", got=str(limit), next_step="change limit")
     return _from_every_kind(prompts, limit)
+
+
+def _words(error: OSError | UnicodeDecodeError) -> str:
+    """What is wrong with a file, without names of Python."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    return (error.strerror or "none") if isinstance(error, OSError) else "bytes that are no text"
 
 
 def _from_every_kind(prompts: list[Prompt], limit: int) -> list[Prompt]:
@@ -77,7 +84,7 @@ def _parse(line: str, number: int, path: Path) -> Prompt:
         raise BadInput(
             f"line {number} of {path.name}",
             expected='a JSON object with "prompt", or with "turns", a list of texts',
-            got=f"{line[:60]!r} ({type(error).__name__})",
+            got=repr(line[:60]),
             next_step="mend the line",
         ) from error
     kind = record.get("kind", record.get("category", ""))

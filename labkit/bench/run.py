@@ -15,9 +15,10 @@ import torch
 import transformers
 
 import labkit
+from labkit.bench import BASELINE, METHODS
 from labkit.bench.prompts import Prompt
 from labkit.bench.recording import recording_seconds
-from labkit.config import AVAILABLE, check_method
+from labkit.config import check_method
 from labkit.devices import dtype_name
 from labkit.errors import BadInput
 from labkit.kernels import plain_linear
@@ -27,9 +28,6 @@ from labkit.lab.session import DRAFT_LENGTH, Lab
 from labkit.metrics import cost
 from labkit.progress import Progress
 from labkit.trace import Trace
-
-BASELINE = "generate"  # transformers' own, on the same weights, with the layers it loads them into
-METHODS = (BASELINE, *AVAILABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,15 +218,23 @@ def _baseline(method: str, mine: _Runs) -> Row:
     )
 
 
-def conditions(lab: Lab, prompts: Sequence[Prompt], **settings: Any) -> dict[str, Any]:
-    """What a reader of the table must know; drafters and shapes only where they were named."""
+def conditions(
+    lab: Lab, prompts: Sequence[Prompt], *, methods: Sequence[str] = (), **settings: Any
+) -> dict[str, Any]:
+    """What a reader of the table must know; drafters and shapes only where they were named, draft
+    lengths of those of ``methods`` that draft."""
+    lengths = {
+        method: settings.get("draft_length", DRAFT_LENGTH[method])
+        for method in methods
+        if DRAFT_LENGTH.get(method)
+    }
     named = {"draft model": lab.draft, "head": lab.head, "shape": lab.shape}
     return {
         "model": lab.loaded.name,
         "dtype": dtype_name(lab.loaded.dtype),
         "device": lab.loaded.device.type,
         "linear": lab.loaded.linear,
-        "draft lengths": settings.get("draft_length", DRAFT_LENGTH),
+        "draft lengths": lengths,
         **{name: str(given) for name, given in named.items() if given},
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),

@@ -52,6 +52,9 @@ class LayerConfig:
     def __post_init__(self) -> None:
         refuse(
             self,
+            # no need of the arithmetic, but of transformers' layers
+            ("hidden_size", f"a multiple of num_attention_heads ({self.heads})",
+             self.heads > 0 and self.hidden_size % self.heads == 0),
             ("kv_heads", f"a divisor of heads ({self.heads})",
              self.kv_heads > 0 and self.heads % self.kv_heads == 0),
         )  # fmt: skip

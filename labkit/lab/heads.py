@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-import labkit
 from labkit.drafters.base import Drafter
 from labkit.drafters.eagle import eagle_drafter
 from labkit.drafters.medusa import medusa_drafter
 from labkit.drafters.mtp import mtp_drafter
-from labkit.drafters.shapes import Chain, DynamicTree, Shape
+from labkit.drafters.shapes import SMALL_DYNAMIC_TREE, Chain, Shape
 from labkit.errors import BadInput, ModelUnavailable
 from labkit.heads.checkpoints import build_head
 from labkit.heads.checkpoints.medusa import load_medusa
@@ -27,9 +26,8 @@ from labkit.heads.draft_checkpoint import target_fingerprint
 from labkit.heads.eagle import EagleHead
 from labkit.heads.medusa import KINDS, MedusaHeads
 from labkit.heads.mtp import MtpHead
+from labkit.lab.head_names import WEIGHTS, head_folder
 from labkit.lab.readings import read_settled
-
-WEIGHTS = Path(labkit.__file__).parent / "weights"
 
 
 def shipped(model: Any, *, kind: str) -> Path | None:
@@ -131,15 +129,14 @@ def _medusa_heads(wanted: Wanted) -> MedusaHeads:
     return load_medusa(path, target_model=wanted.model, dtype=wanted.dtype, device=wanted.device)
 
 
-# Shapes and lengths that pay on 2 CPU cores, where 4 tokens cost a target step hardly more than 1,
-# a fifth makes it half as dear again, and every draft step costs a tenth.
+# Shapes and lengths that pay on 2 CPU cores, where every draft step costs a tenth of a target step.
 HEADS = {
     "eagle1": HeadMethod("eagle1", Chain(), _eagle_head, eagle_drafter),
-    "eagle2": HeadMethod("eagle1", DynamicTree(top_k=3, nodes=3), _eagle_head, eagle_drafter),
+    "eagle2": HeadMethod("eagle1", SMALL_DYNAMIC_TREE, _eagle_head, eagle_drafter),
     "eagle3": HeadMethod("eagle3", Chain(), _eagle_head, eagle_drafter),
     "eagle31": HeadMethod("eagle31", Chain(), _eagle_head, eagle_drafter),
     "mtp": HeadMethod("mtp", Chain(), _mtp_head, mtp_drafter, length=3),
-    "medusa": HeadMethod("medusa", DynamicTree(top_k=3, nodes=3), _medusa_heads, medusa_drafter),
+    "medusa": HeadMethod("medusa", SMALL_DYNAMIC_TREE, _medusa_heads, medusa_drafter),
 }
 EAGLE = {name: row for name, row in HEADS.items() if row.drafter is eagle_drafter}
 
@@ -154,16 +151,17 @@ def head_for(
     device: torch.device,
     folder: Path | None = None,
 ) -> Any:
-    """The head of a method: the folder ``source``, or the one that belongs to the target; see
-    `Wanted`.
+    """The head of a method: the one that ``source`` names (see `head_folder`), or the one that
+    belongs to the target; see `Wanted`.
 
     Raises:
+        BadCheckpoint: ``source`` names none.
         ModelUnavailable: neither is there. BadInput: ``source`` holds another kind of head.
     """
     wanted = Wanted(
         method=method,
         model=model,
-        source=source,
+        source=str(head_folder(source)) if source else None,
         folder=folder,
         prompts=prompts,
         dtype=dtype,

@@ -11,10 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from labkit import __version__, cli, progress
-from labkit.errors import BadInput
+from labkit.errors import BadCheckpoint, BadInput
 from labkit.lab import doctor as doctoring
 from labkit.lab import pull as pulling
 from labkit.lab.doctor import Check
+from labkit.lab.head_names import WEIGHTS, head_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -248,3 +249,62 @@ def test_a_head_that_is_not_there_is_refused_before_any_model_is_read(
     assert ended.returncode == 2
     assert got in ended.stderr
     assert "name the folder of a head" in ended.stderr
+
+
+CHEAP = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "tokenizers", "safetensors"):
+            raise ImportError(f"{name} was asked for")
+sys.meta_path.insert(0, Refuse())
+from labkit.cli import main
+sys.argv = ["labkit", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["inspect", "no-such-head"], "expected a folder with a head, or one of eagle1, "),
+        (["generate", "--method", "eagle31", "--head", "eagle9", "--prompt", "x"],
+         "smollm2-135m-eagle31, smollm2-135m-medusa, "),
+        (["bench", "--methods", "eagle31", "--head", "eagle9"], "smollm2-135m-mtp, got nothing"),
+        (["export", "--head", "eagle9", "--format", "vllm", "--out", "x"], "got nothing there"),
+        (["export", "--head", "eagle31", "--format", "gguf", "--out", "x"],
+         "--format: expected one of safeailab, "),
+        (["bench", "--methods", "eagle9"], "method"),
+        (["bench", "--limit", "0"], "limit: expected 1 or more, got 0"),
+        (["bench", "--prompts", "none.jsonl"], "got no such file"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_refused_before_torch_is_imported(
+    tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    ended = subprocess.run([sys.executable, "-c", CHEAP, *arguments], capture_output=True,
+                           text=True, cwd=tmp_path)  # fmt: skip
+    assert (ended.returncode, told in ended.stderr) == (2, True), ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_torch_is_asked_for_where_the_input_is_right(tmp_path: Path) -> None:
+    """Negative control."""
+    ended = subprocess.run([sys.executable, "-c", CHEAP, "inspect", "eagle31"],
+                           capture_output=True, text=True, cwd=tmp_path)  # fmt: skip
+    assert "torch was asked for" in ended.stderr
+
+
+def test_a_folder_of_that_name_wins_over_the_lab_s_own_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert head_folder("eagle31") == head_folder("smollm2-135m-eagle31")
+    assert head_folder("eagle31").parent == WEIGHTS
+    (tmp_path / "eagle31").mkdir()
+    assert head_folder("eagle31") == Path("eagle31")
+    for none in ("eagle9", "../eagle1", ".json", "", "\0", "e" * 5000):
+        with pytest.raises(BadCheckpoint, match="smollm2-135m-eagle31"):
+            head_folder(none)
+    with pytest.raises(BadCheckpoint, match=r"^(?!.*-draft)"):  # no head, and not offered as one
+        head_folder("eagle9")

@@ -19,7 +19,7 @@ from labkit.gallery import gallery, recording
 from labkit.gallery.recording import name_on, record
 from labkit.gallery.scenes import METHODS, Scene, scenes
 from labkit.gallery.shelf import TRACES, open_run
-from labkit.lab.heads import WEIGHTS
+from labkit.lab.head_names import WEIGHTS
 from labkit.metrics import acceptance
 
 ROOT = Path(__file__).parents[2]

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from labkit import cli
 from labkit.errors import BadCheckpoint, BadInput, UnsupportedModel
 from labkit.heads.checkpoints import (
+    WRITABLE,
     HeadCheckpoint,
     InspectReport,
     build_head,
@@ -34,6 +35,7 @@ from labkit.heads.checkpoints import (
     report_text,
     write_checkpoint,
 )
+from labkit.heads.checkpoints.layouts import LAYOUTS
 from labkit.heads.eagle import EagleHead, head_config
 from labkit.lab import load as load_module
 from labkit.toy import tiny
@@ -581,6 +583,29 @@ def test_speculators_leave_out_what_is_transformers_default(tmp_path: Path) -> N
     config = read_checkpoint(folder(tmp_path, "speculators", change=diff)).config
     assert (config.hidden_size, config.head_dim, config.intermediate_size) == (32, 8, 48)
     assert (config.layers, config.max_positions, config.hidden_act) == (1, 2048, "silu")
+
+
+def test_every_layout_that_can_be_written_is_offered() -> None:
+    assert {name for name, layout in LAYOUTS.items() if layout.versions} == set(WRITABLE)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"hidden_size": 36}, "expected a multiple of num_attention_heads (8) as head's "
+         "hidden_size, got 36"),
+        ({"hidden_act": "gelu_or_so"}, "hidden_act"),
+    ],
+)  # fmt: skip
+def test_a_config_that_no_layer_has_is_refused_in_one_line_of_our_own_words(
+    changed: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    path = folder(tmp_path, change=lambda c, t: c.update(num_attention_heads=8, **changed))
+    with pytest.raises(BadCheckpoint) as refused:
+        load(path)
+    said = str(refused.value)
+    assert told in said
+    assert not re.search(r"\n|Error|\.\.", said.replace(str(path), "")), said
 
 
 def test_shapes_that_do_not_fit_the_config_are_refused(tmp_path: Path) -> None:

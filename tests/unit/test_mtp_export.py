@@ -24,7 +24,7 @@ from labkit.heads.layers import KeyValues, plain_eps
 from labkit.heads.medusa import medusa_config
 from labkit.heads.mtp import ADAPTERS, GENERIC, LAST, MtpHead, mtp_config, random_mtp
 from labkit.lab import load as loading
-from labkit.lab.heads import WEIGHTS
+from labkit.lab.head_names import WEIGHTS
 
 NOISE = 9.999999747378752e-06
 WORDS = torch.tensor([1, 5, 6, 30])

@@ -28,6 +28,7 @@ from labkit.heads.checkpoints.mtp_write import checkpoint_of_mtp, save_mtp
 from labkit.heads.eagle import head_config, random_head
 from labkit.heads.medusa import medusa_config, random_heads
 from labkit.heads.mtp import MtpHead, random_mtp
+from labkit.lab.heads import HEADS
 from labkit.lab.load import load_model
 from labkit.lab.report import row
 from labkit.lab.session import Lab, open_lab
@@ -188,7 +189,7 @@ def test_bad_prompt_files_are_named_by_line(tmp_path: Path, content: str, messag
 
 
 def test_a_missing_prompt_file_and_an_impossible_limit_are_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="FileNotFoundError"):
+    with pytest.raises(BadInput, match="got no such file"):
         read_prompts(tmp_path / "none.jsonl")
     with pytest.raises(BadInput, match="limit"):
         read_prompts(prompt_files.DEFAULT_FILE, limit=0)
@@ -523,3 +524,29 @@ def test_shapes_and_heads_that_a_method_has_no_use_for(
     done = CliRunner().invoke(app, ["generate", "--prompt", "x", *options])
     assert isinstance(done.exception, BadInput)
     assert named in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ((), None),
+        (("--chain",), Chain()),
+        (("--tree",), HEADS["eagle2"].shape),
+        (("--tree-nodes", "9"), DynamicTree(top_k=3, nodes=9)),
+        (("--tree", "--tree-width", "2"), DynamicTree(top_k=2, nodes=3)),
+    ],
+)
+def test_a_tree_without_sizes_is_the_one_that_the_lab_s_own_methods_draft(
+    options: tuple[str, ...], shape: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def opened(*_: Any, **given: Any) -> Any:
+        asked.append(given["shape"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("labkit.lab.session.open_lab", opened)
+    for command in (["generate", "--prompt", "x", "--method"], ["bench", "--methods"]):
+        CliRunner().invoke(app, [*command, "eagle31", *options])
+    assert asked == [shape, shape]
+    assert HEADS["eagle2"].shape == HEADS["medusa"].shape != DynamicTree()

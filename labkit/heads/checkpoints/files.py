@@ -38,7 +38,7 @@ def broken(path: Path, *, expected: str, got: str, next_step: str = "") -> BadCh
         f"head {path}",
         expected=expected,
         got=got,
-        next_step=next_step or "look at it with `labkit inspect`, or fetch it again",
+        next_step=next_step or "fetch the head again, or name another folder",
     )
 
 
@@ -168,7 +168,12 @@ def made_of(path: Path, kind: Callable[..., Made], fields: Mapping[str, Any]) ->
     try:
         return kind(**fields)
     except BadInput as error:
-        raise broken(path, expected=f"{error.expected} as {error.what}", got=error.got) from error
+        raise broken(
+            path,
+            expected=f"{error.expected} as {error.what}",
+            got=error.got,
+            next_step=f"correct {CONFIG}, or choose another head",
+        ) from error
 
 
 def has_adapter(path: Path) -> bool:
@@ -185,7 +190,12 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads((path / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise broken(path, expected=f"a {name}", got="none") from None
+        raise broken(
+            path,
+            expected=f"a {name}",
+            got="none",
+            next_step=f"name the folder of a head, with its {name}",
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise broken(path, expected=f"JSON in {name}", got=str(error)) from error
     if not isinstance(found, dict):

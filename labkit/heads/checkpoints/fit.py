@@ -6,6 +6,7 @@ Invariants: no weight is made to find out.
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,17 @@ def _taken(folder: Path | None) -> Iterator[None]:
         raise BadCheckpoint(
             "head's config" + (f" in {folder}" if folder else ""),
             expected="shapes, activation and rope that Llama layers know",
-            got=f"{type(error).__name__}: {error}",
+            got=_words(error),
             next_step="correct config.json, or choose another head",
         ) from error
+
+
+def _words(error: Exception) -> str:
+    """The last line of what transformers says, which is the reason, without names of classes."""
+    if isinstance(error, KeyError):
+        return f"{error} missing or unknown"
+    said = str(error).strip().splitlines() or ["a refusal without a word"]
+    return re.sub(r"^\s*\w+Error: ", "", said[-1]).strip().rstrip(".")
 
 
 def misfits(

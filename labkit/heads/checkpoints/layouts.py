@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import BadInput, UnsupportedModel
+from labkit.heads import formats
 from labkit.heads.checkpoints.files import broken, check_config
 from labkit.heads.config_keys import MARKS
 
@@ -125,7 +126,7 @@ LAYOUTS: Mapping[str, Layout] = {
                                      "attention_bias", "own_width"})),
     )
 }  # fmt: skip
-WRITABLE = tuple(name for name, layout in LAYOUTS.items() if layout.versions)
+WRITABLE = formats.EAGLE
 FORMATS = tuple(name for name in LAYOUTS if name not in ("vllm", "sglang"))
 
 _MODELOPT_KEYS = {

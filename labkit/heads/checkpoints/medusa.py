@@ -31,6 +31,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from labkit.errors import BadCheckpoint
+from labkit.heads import formats
 from labkit.heads.checkpoints.files import (
     CONFIG,
     broken,
@@ -54,7 +55,7 @@ from labkit.heads.medusa import MEDUSA, META, MedusaConfig, MedusaHeads, output_
 FORMAT = "labkit-medusa"
 VERSION = 1
 MAP = "token_map"
-LAYOUTS = ("medusa", "vllm", "meta")
+LAYOUTS = (*formats.MEDUSA, *formats.META)
 _PREFIX = re.compile(r"^(medusa_heads?\.|heads\.)")
 _BLOCK = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
 _LAST = re.compile(r"(\d+)\.(\d+)\.weight")

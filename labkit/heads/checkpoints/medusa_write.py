@@ -13,6 +13,7 @@ from torch import Tensor
 
 from labkit.devices import HOST
 from labkit.errors import BadInput
+from labkit.heads import formats
 from labkit.heads.checkpoints.load import check_complete
 from labkit.heads.checkpoints.medusa import (
     FORMAT,
@@ -110,7 +111,7 @@ def write_medusa(
 def check_layout(checkpoint: MedusaCheckpoint, layout: str) -> None:
     """Refuse heads that a reader of the layout would not compute alike. Raises BadInput."""
     kind = checkpoint.config.kind
-    can = ("meta",) if kind == META else tuple(name for name in LAYOUTS if name != "meta")
+    can = formats.META if kind == META else formats.MEDUSA
     problems = (
         (layout not in LAYOUTS, ", ".join(LAYOUTS), repr(layout), "choose one of these"),
         (layout not in can, f"heads of another kind, or format {' or '.join(can)}", kind,
