@@ -56,16 +56,31 @@ def selfgen(
         )
     writing.check_options(tokens=1 if tokens is None else tokens, out=out, seed=seed)
     turns = [prompt.text for prompt in read_prompts(prompts)] if prompts else []
-    loaded = load_model(model, dtype=dtype, device=device)
-    models, bar = (loaded.model, loaded.tokenizer), text_bar(sys.stderr)
-    if tokens is None:
-        report = writing.answer(*models, turns, out=out, progress=bar)
-    else:
-        report = writing.selfgen(*models, tokens=tokens, out=out, seed=seed, progress=bar)
+    try:
+        loaded = load_model(model, dtype=dtype, device=device)
+        models, bar = (loaded.model, loaded.tokenizer), text_bar(sys.stderr)
+        if tokens is None:
+            report = writing.answer(*models, turns, out=out, progress=bar)
+        else:
+            report = writing.selfgen(*models, tokens=tokens, out=out, seed=seed, progress=bar)
+    except KeyboardInterrupt:
+        typer.echo(_left(writing.kept(out)), err=True)
+        raise typer.Exit(130) from None
     emit(
         asdict(report),
         as_json=as_json,
         text=f"{report.out}: {report.rows} conversations, {report.reply_tokens} reply tokens",
+    )
+
+
+def _left(report: Any) -> str:
+    """What an interrupted selfgen says, on a line of its own below a bar."""
+    start = "\n" if sys.stderr.isatty() else ""
+    if not report.rows:
+        return f"{start}labkit selfgen: interrupted before any conversation was whole; nothing kept"
+    return (
+        f"{start}labkit selfgen: interrupted; kept {report.rows} conversations, "
+        f"{report.reply_tokens} reply tokens, in {report.out}; the same command goes on from there"
     )
 
 

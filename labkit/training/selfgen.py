@@ -4,7 +4,7 @@ Owns: how user turns come about, the file of rows, interruption.
 Does not know: training, draft models.
 Invariants: batch number b is a function of the model, the settings, the seed and b alone; the file
 holds whole batches in order, so a run that was interrupted any number of times ends with the same
-bytes as one that was not.
+bytes as one that was not. A file is there only when a batch is.
 
 A user turn is sampled from the model inside its own chat template, either from nothing or from one
 of our openings. The reply is greedy: it is what a draft model has to guess.
@@ -15,12 +15,13 @@ import json
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.generation.streamers import BaseStreamer
 
 from labkit.devices import is_gpu
 from labkit.errors import BadInput, require
@@ -31,7 +32,11 @@ from labkit.training.data import may_be_made
 from labkit.training.openings import OPENINGS
 from labkit.whole_file import writing
 
+_FEW = 4  # rows per batch where no more is asked for than one usual batch may hold
 _MARK = "\u241fuser turn\u241f"
+
+Tell = Callable[[int, int], None]
+"""Told of the batch at work how many reply tokens there are, and how many replies have ended."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class SelfgenSettings:
     """How text is written.
 
     Attributes:
-        batch_rows: conversations per batch.
+        batch_rows: conversations per batch, which are written together; what an interruption
+            loses. Without settings of your own, small calls make batches of 4.
         bare_share: share of user turns that start from nothing; the others take an opening.
         user_tokens: longest user turn, in sampled tokens.
         reply_tokens: longest reply.
@@ -90,16 +96,15 @@ def selfgen(
         BadInput: impossible settings, a tokenizer without chat template, or a file that another
             run wrote. Nothing has been written then.
     """
-    settings, out = settings or SelfgenSettings(), Path(out)
+    out = Path(out)
     check_options(tokens=tokens, out=out, seed=seed, settings=settings)
-    writer = _Writer(model, tokenizer, settings)
-    run = writer.run_name(seed, openings)
+    few = tokens <= SelfgenSettings.batch_rows * SelfgenSettings.reply_tokens
+    writer = _writer(model, tokenizer, settings, few=few, out=out, seed=seed, texts=openings)
 
-    def batch(number: int) -> list[dict[str, Any]]:
-        return [row | {"run": run} for row in writer.conversations(number, seed, openings)]
+    def batch(number: int, tell: Tell) -> list[dict[str, Any]]:
+        return writer.conversations(number, seed, openings, tell=tell)
 
-    found = _whole_batches(out, run=run, batch_rows=settings.batch_rows)
-    return _fill(out, found, batch, goal=tokens, settings=settings, progress=progress)
+    return _fill(out, writer, batch, goal=tokens, progress=progress)
 
 
 def answer(
@@ -119,28 +124,34 @@ def answer(
     Raises:
         BadInput: no turns, an empty one, or as `selfgen`.
     """
-    settings, out = settings or SelfgenSettings(), Path(out)
+    out = Path(out)
     require(len(turns) > 0, "user turns", "at least one", 0)
     blank = next((i for i, turn in enumerate(turns) if not turn.strip()), None)
     require(blank is None, f"user turn {blank}", "some text", "none")
     check_options(tokens=1, out=out, settings=settings)
-    writer, size = _Writer(model, tokenizer, settings), settings.batch_rows
-    run = writer.run_name("given", turns)
+    few = len(turns) <= SelfgenSettings.batch_rows
+    writer = _writer(model, tokenizer, settings, few=few, out=out, seed="given", texts=turns)
+    size = writer.settings.batch_rows
 
-    def batch(number: int) -> list[dict[str, Any]]:
-        rows = writer.replies(turns[number * size : (number + 1) * size])
-        return [row | {"kind": "given", "run": run} for row in rows]
+    def batch(number: int, tell: Tell) -> list[dict[str, Any]]:
+        rows = writer.replies(turns[number * size : (number + 1) * size], tell=tell)
+        return [row | {"kind": "given"} for row in rows]
 
-    found = _whole_batches(out, run=run, batch_rows=size, last=len(turns))
-    return _fill(out, found, batch, rows=len(turns), settings=settings, progress=progress)
+    return _fill(out, writer, batch, rows=len(turns), progress=progress)
+
+
+def kept(out: Path) -> SelfgenReport:
+    """What an interrupted call left: the whole rows of a file, or of none."""
+    lines = out.read_bytes().split(b"\n")[:-1] if out.is_file() else []
+    lengths = [_read(line)[1] for line in lines]  # 0 for a line of something else
+    return SelfgenReport(out=out, rows=sum(map(bool, lengths)), reply_tokens=sum(lengths))
 
 
 def _fill(
     out: Path,
-    found: "_Found",
-    batch: Callable[[int], list[dict[str, Any]]],
+    writer: "_Writer",
+    batch: Callable[[int, Tell], list[dict[str, Any]]],
     *,
-    settings: SelfgenSettings,
     progress: Progress | None,
     goal: int | None = None,
     rows: int = 0,
@@ -150,22 +161,39 @@ def _fill(
     Raises:
         BadInput: the file cannot be written.
     """
+    batch_rows = writer.settings.batch_rows
+    found = _whole_batches(out, run=writer.run, batch_rows=batch_rows, last=rows or None)
+    size, written, done = found.size, found.rows, found.reply_tokens
+
+    def tell(reply_tokens: int, ended: int) -> None:
+        if progress is not None:
+            told = (
+                (written + ended, rows) if goal is None else (min(done + reply_tokens, goal), goal)
+            )
+            progress("the model writes its own training text", *told)
+
+    while (done < goal) if goal is not None else (written < rows):
+        tell(0, 0)
+        made = [row | {"run": writer.run} for row in batch(written // batch_rows, tell)]
+        size = _append(out, made, at=size)
+        written += len(made)
+        done += sum(len(row["r"]) for row in made)
+        tell(0, 0)
+    if out.stat().st_size > size:
+        _append(out, [], at=size)
+    return SelfgenReport(out=out, rows=written, reply_tokens=done)
+
+
+def _append(out: Path, rows: Sequence[dict[str, Any]], *, at: int) -> int:
+    """Put rows in place of all that follows ``at``; where the next ones go."""
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    written, done = found.rows, found.reply_tokens
-    with writing(out), out.open("ab") as file:  # closing it writes once more
-        file.truncate(found.size)
-        while (done < goal) if goal is not None else (written < rows):
-            made = batch(written // settings.batch_rows)
-            file.write(b"".join(json.dumps(row).encode() + b"\n" for row in made))
+        with out.open("ab") as file:  # closing it writes once more
+            file.truncate(at)
+            file.write(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
             file.flush()
-            written += len(made)
-            done += sum(len(row["r"]) for row in made)
-            if progress is not None:
-                told = (written, rows) if goal is None else (min(done, goal), goal)
-                progress("the model writes its own training text", *told)
-        os.fsync(file.fileno())
-    return SelfgenReport(out=out, rows=written, reply_tokens=done)
+            os.fsync(file.fileno())
+        return out.stat().st_size
 
 
 @dataclass(frozen=True)
@@ -194,12 +222,17 @@ def _whole_batches(out: Path, *, run: str, batch_rows: int, last: int | None = N
     return _Found(size, whole, reply_tokens)
 
 
-def _reply_length(line: bytes, *, where: str, run: str) -> int:
+def _read(line: bytes) -> tuple[Any, int]:
+    """The run of a row, and how long its reply is."""
     try:
         row = json.loads(line)
-        found, length = row["run"], len(row["r"])
+        return row["run"], len(row["r"])
     except (ValueError, KeyError, TypeError):
-        found, length = "something else", 0
+        return "something else", 0
+
+
+def _reply_length(line: bytes, *, where: str, run: str) -> int:
+    found, length = _read(line)
     if found != run:
         raise BadInput(
             where,
@@ -210,42 +243,72 @@ def _reply_length(line: bytes, *, where: str, run: str) -> int:
     return length
 
 
+def _writer(
+    model: Any,
+    tokenizer: Any,
+    settings: SelfgenSettings | None,
+    *,
+    few: bool,
+    out: Path,
+    seed: int | str,
+    texts: Sequence[str],
+) -> "_Writer":
+    """One of these settings; else of the usual ones with batches for ``few`` rows or many, but a
+    file that is there goes on with its own."""
+    usual = SelfgenSettings()
+    small = replace(usual, batch_rows=_FEW)
+    choice = (settings,) if settings else (small, usual) if few else (usual, small)
+    writers = [_Writer(model, tokenizer, s, seed=seed, texts=texts) for s in choice]
+    begun = out.read_bytes().split(b"\n", 1)[0] if out.exists() else b""
+    return next((w for w in writers if json.dumps(w.run).encode() in begun), writers[0])
+
+
 class _Writer:
-    """Makes rows from nothing but its arguments and what it was built with."""
+    """Makes rows from nothing but its arguments and what it was built with.
 
-    def __init__(self, model: Any, tokenizer: Any, settings: SelfgenSettings) -> None:
-        self._model, self._tokenizer, self._settings = model, tokenizer, settings
+    Attributes:
+        run: equal for runs that write the same file.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        settings: SelfgenSettings,
+        *,
+        seed: int | str,
+        texts: Sequence[str],
+    ) -> None:
+        self._model, self._tokenizer, self.settings = model, tokenizer, settings
         self._before = _template_before_user(tokenizer)
-
-    def run_name(self, seed: int | str, texts: Sequence[str]) -> str:
-        """Equal for runs that write the same file."""
-        recipe = json.dumps([asdict(self._settings), texts, target_fingerprint(self._model)])
-        return f"seed {seed}, {hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+        recipe = json.dumps([asdict(settings), texts, target_fingerprint(model)])
+        self.run = f"seed {seed}, {hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
     def conversations(
-        self, number: int, seed: int, openings: Sequence[str]
+        self, number: int, seed: int, openings: Sequence[str], *, tell: Tell
     ) -> list[dict[str, Any]]:
         """Rows ``number * batch_rows`` and following, user turns sampled from the model."""
-        settings = self._settings
+        settings = self.settings
         rng = random.Random(f"{seed}/{number}")
         starts = [
             "" if rng.random() < settings.bare_share else rng.choice(openings)
             for _ in range(settings.batch_rows)
         ]
         turns = self._user_turns(starts, seed=rng.getrandbits(63), fallback=openings[0])
-        rows = self.replies(turns)
+        rows = self.replies(turns, tell=tell)
         kinds = ("steered" if start else "bare" for start in starts)
         return [row | {"kind": kind} for row, kind in zip(rows, kinds, strict=True)]
 
-    def replies(self, turns: Sequence[str]) -> list[dict[str, Any]]:
+    def replies(self, turns: Sequence[str], *, tell: Tell) -> list[dict[str, Any]]:
         """Prompt and greedy reply of each user turn."""
         prompts = [self._prompt(turn) for turn in turns]
-        length = self._settings.reply_tokens
-        replies = self._generate(prompts, new_tokens=length, do_sample=False)
+        ends, length = end_ids(self._model, self._tokenizer), self.settings.reply_tokens
+        counter = _Counter(ends, tell)
+        replies = self._generate(prompts, new_tokens=length, do_sample=False, streamer=counter)
         return [{"p": p, "r": r} for p, r in zip(prompts, replies, strict=True)]
 
     def _user_turns(self, starts: Sequence[str], *, seed: int, fallback: str) -> list[str]:
-        settings, encode = self._settings, self._tokenizer.encode
+        settings, encode = self.settings, self._tokenizer.encode
         prompts = [encode(self._before + start, add_special_tokens=False) for start in starts]
         device = self._model.device
         # `generate` draws from torch's global state, so that state is borrowed and given back
@@ -296,6 +359,27 @@ class _Writer:
             **sampling,
         )
         return [_up_to_end(row, ends) for row in produced[:, width:].tolist()]
+
+
+class _Counter(BaseStreamer):
+    """Tells how much of a batch is there, token after token."""
+
+    def __init__(self, ends: Sequence[int], tell: Tell) -> None:
+        self._ends, self._tell = ends, tell
+        self._tokens, self._ended = 0, set[int]()
+
+    def put(self, value: Tensor) -> None:
+        """The prompts [B, T], then the next token of each row [B], also after a row's end."""
+        if value.ndim > 1:
+            return
+        for row, token in enumerate(value.tolist()):
+            self._tokens += row not in self._ended
+            if token in self._ends:
+                self._ended.add(row)
+        self._tell(self._tokens, len(self._ended))
+
+    def end(self) -> None:
+        """Nothing is left to tell."""
 
 
 def _up_to_end(tokens: list[int], ends: Sequence[int]) -> list[int]:

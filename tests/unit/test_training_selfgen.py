@@ -1,19 +1,24 @@
 """Self-generated text: the file is the same however often writing it was interrupted."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from full_disk import small_files_only
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
 
+from labkit import cli
 from labkit.errors import BadInput
+from labkit.lab import load as loading
 from labkit.toy import tiny
+from labkit.training import selfgen as writing_own_text
 from labkit.training.data import read_rows
 from labkit.training.openings import OPENINGS
-from labkit.training.selfgen import SelfgenSettings, answer, selfgen
+from labkit.training.selfgen import SelfgenSettings, _Writer, answer, kept, selfgen
 
 SETTINGS = SelfgenSettings(batch_rows=4, bare_share=0.5, user_tokens=6, reply_tokens=10)
 TEMPLATE = (
@@ -251,3 +256,139 @@ def test_given_turns_that_cannot_be_are_refused(tmp_path, model, tokenizer):
     with pytest.raises(BadInput, match="a row of this run"):
         answer(model, tokenizer, TURNS[:-1], out=out, settings=SETTINGS)
     assert out.read_bytes() == before
+
+
+# --- interruptions ---
+
+
+class Stopped:
+    """Progress that is interrupted when so many rows are in the file."""
+
+    def __init__(self, out, *, rows):
+        self.out, self.rows = out, rows
+
+    def __call__(self, what, done, total):
+        there = self.out.read_text().count("\n") if self.out.exists() else 0
+        if there >= self.rows:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_an_interrupted_call_keeps_whole_batches_and_goes_on_after_them(
+    tmp_path, model, tokenizer, monkeypatch, rows
+):
+    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
+    write(model, tokenizer, whole)
+    with pytest.raises(KeyboardInterrupt):
+        write(model, tokenizer, part, progress=Stopped(part, rows=rows))
+    lines = whole.read_bytes().splitlines(keepends=True)
+    assert len(lines) > rows
+    assert part.read_bytes() == b"".join(lines[:rows])
+    found = kept(part)
+    assert found.rows == rows
+    assert found.reply_tokens == sum(len(json.loads(line)["r"]) for line in lines[:rows])
+    made = []
+    written = _Writer.conversations
+    monkeypatch.setattr(
+        _Writer,
+        "conversations",
+        lambda self, n, *a, **k: made.append(n) or written(self, n, *a, **k),
+    )
+    write(model, tokenizer, part)
+    assert made == list(range(rows // 4, len(lines) // 4)), "no batch is made again"
+    assert part.read_bytes() == whole.read_bytes()
+
+
+def stop(what, done, total):
+    if done:
+        raise KeyboardInterrupt
+
+
+def test_a_call_that_made_nothing_leaves_no_file_of_its_own(tmp_path, model, tokenizer):
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "new" / "a.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        write(model, tokenizer, out, progress=stop)
+    assert not out.exists()
+    write(model, tokenizer, whole)
+    out.parent.mkdir(exist_ok=True)
+    torn = whole.read_bytes().split(b"\n", 2)[0] + b"\n"  # one row, no whole batch
+    out.write_bytes(torn)
+    with pytest.raises(KeyboardInterrupt):
+        write(model, tokenizer, out, progress=stop)
+    assert out.read_bytes() == torn
+    write(model, tokenizer, out)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_progress_is_told_while_a_batch_is_at_work(tmp_path, model, tokenizer):
+    told, out = [], tmp_path / "a.jsonl"
+
+    def progress(what, done, total):
+        told.append((done, out.exists()))
+
+    write(model, tokenizer, out, progress=progress)
+    early = [done for done, there in told if not there]
+    assert early[0] == 0
+    assert len(set(early)) > 5
+    # the last word on a batch at work is what the batch then has
+    rows = read_rows(out, vocab_size=len(tokenizer))
+    assert early[-1] == sum(len(row.reply) for row in rows[: SETTINGS.batch_rows])
+
+
+def batches_of(model, tokenizer, out, monkeypatch, *, tokens):
+    """Rows per batch of a call with the usual settings, here with short texts."""
+    sizes = []
+    written = _Writer.replies
+    with monkeypatch.context() as patch:
+        patch.setattr(writing_own_text, "SelfgenSettings", Short)
+        patch.setattr(
+            _Writer, "replies", lambda self, t, **k: sizes.append(len(t)) or written(self, t, **k)
+        )
+        write(model, tokenizer, out, tokens=tokens, settings=None)
+    return set(sizes)
+
+
+@dataclass(frozen=True)
+class Short(SelfgenSettings):
+    user_tokens: int = 3
+    reply_tokens: int = 6
+
+
+def test_small_calls_make_small_batches_and_a_file_goes_on_with_its_own(
+    tmp_path, model, tokenizer, monkeypatch
+):
+    few, many = tmp_path / "few.jsonl", tmp_path / "many.jsonl"
+    options = (model, tokenizer)
+    assert batches_of(*options, few, monkeypatch, tokens=16 * 6) == {4}
+    assert batches_of(*options, many, monkeypatch, tokens=16 * 6 + 1) == {16}
+    assert batches_of(*options, few, monkeypatch, tokens=200) == {4}
+    many.write_bytes(b"".join(many.read_bytes().splitlines(keepends=True)[:16]))
+    assert batches_of(*options, many, monkeypatch, tokens=90) <= {16}
+    assert batches_of(*options, many, monkeypatch, tokens=200) == {16}
+
+
+@pytest.fixture
+def loaded(model, tokenizer, monkeypatch):
+    found = SimpleNamespace(model=model, tokenizer=tokenizer)
+    monkeypatch.setattr(loading, "load_model", lambda name, **options: found)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (0, "labkit selfgen: interrupted before any conversation was whole; nothing kept"),
+        (4, "labkit selfgen: interrupted; kept 4 conversations, "),
+    ],
+)
+def test_the_command_says_what_an_interruption_left(tmp_path, loaded, monkeypatch, rows, said):
+    out = tmp_path / "a.jsonl"
+    stopped = Stopped(out, rows=rows)
+    monkeypatch.setattr("labkit.progress.text_bar", lambda stream: stopped)
+    turns = tmp_path / "turns.jsonl"
+    turns.write_text("".join(json.dumps({"prompt": turn}) + "\n" for turn in TURNS))
+    done = CliRunner().invoke(cli.app, ["selfgen", "--prompts", str(turns), "--out", str(out)])
+    assert done.exit_code == 130
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert out.exists() == bool(rows)
