@@ -107,7 +107,7 @@ def generate(
         "stop_strings": tuple(stop or ()),
         "detail": "full" if trace else "summary",
     }
-    DecodeConfig(**settings)
+    _check_settings(settings)
     check_method(method, available=AVAILABLE)
     shape = _shape([method], tree=tree, nodes=tree_nodes, width=tree_width)
     _check_prompt(prompt)
@@ -217,7 +217,7 @@ def bench(
         **({} if draft_length is None else {"draft_length": draft_length}),
         "detail": detail,
     }
-    DecodeConfig(**settings)
+    _check_settings(settings)
     if batch_size != 1:
         raise BadInput(
             "batch size",
@@ -316,6 +316,22 @@ def _shape(
         top_k=_TREE.top_k if width is None else width,
         nodes=_TREE.nodes if nodes is None else nodes,
     )
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raises BadInput that names the option beside the setting."""
+    try:
+        DecodeConfig(**settings)
+    except BadInput as error:
+        if error.what not in settings:
+            raise
+        option = "--stop" if error.what == "stop_strings" else f"--{error.what.replace('_', '-')}"
+        raise BadInput(
+            error.what,
+            expected=error.expected,
+            got=error.got,
+            next_step=f"{error.next_step} ({option})",
+        ) from error
 
 
 def _check_drafters(

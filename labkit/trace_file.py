@@ -22,6 +22,8 @@ from labkit.events import SCHEMA_VERSION
 from labkit.whole_file import beside
 
 LARGEST = 64 * 1024 * 1024  # bytes of JSON; a full trace of 64 tokens has 0.3 million
+_OPEN = "open a file that `labkit generate --trace` wrote, or Trace.save in Python"
+_RUN = "open the .json or .json.gz file of the run itself"
 _GZIP = b"\x1f\x8b"
 # What people save by mistake, by its first bytes.
 _OTHERS = (
@@ -136,20 +138,20 @@ def check_schema(record: Any, *, name: str = "trace") -> None:
     found = record.get("schema") if isinstance(record, dict) else None
     if type(found) is int and found == SCHEMA_VERSION:
         return
-    got, next_step = repr(found), "record the run again with this version of the lab"
+    got, next_step = f"schema {found!r}", "record the run again with this version of the lab"
     if not isinstance(record, dict):
-        got, next_step = repr(type(record).__name__), "open a file written by Trace.save"
+        got, next_step = f"JSON of another kind ({type(record).__name__})", _OPEN
     elif "traceEvents" in record:
         got = "a Chrome trace, which does not hold the whole run"
-        next_step = "open the .json or .json.gz file that Trace.save wrote"
+        next_step = _RUN
     elif "schema" not in record:
-        got, next_step = "an object without a schema", "open a file written by Trace.save"
+        got, next_step = "JSON of another kind, without a schema", _OPEN
     elif type(found) is int and found > SCHEMA_VERSION:
         got = f"schema {found}, from a newer version of the lab"
         next_step = "update labkit, or ask for the run recorded with this version"
-    raise BadInput(
-        name, expected=f"an object with schema {SCHEMA_VERSION}", got=got, next_step=next_step
-    )
+    of_schema = f" of schema {SCHEMA_VERSION}" if next_step not in (_OPEN, _RUN) else ""
+    expected = f"a recorded run{of_schema}"
+    raise BadInput(name, expected=expected, got=got, next_step=next_step)
 
 
 def _plain(data: bytes, name: str) -> bytes:
@@ -186,7 +188,7 @@ def _words(error: OSError | ValueError) -> str:
 
 
 def _unreadable(name: str, got: str, next_step: str) -> BadInput:
-    expected = "a JSON file written by Trace.save, plain or gzipped"
+    expected = "the JSON file of a recorded run, plain or gzipped"
     return BadInput(name, expected=expected, got=got, next_step=next_step)
 
 

@@ -33,7 +33,9 @@ def read_prompts(path: str | Path | None = None, *, limit: int | None = None) ->
         BadInput: a missing or empty file, or a line that has no prompt, by number.
     """
     if limit is not None and limit < 1:
-        raise BadInput("limit", expected="1 or more", got=str(limit), next_step="change limit")
+        raise BadInput(
+            "limit", expected="1 or more", got=str(limit), next_step="change limit (--limit)"
+        )
     path = Path(path) if path else DEFAULT_FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -301,6 +301,10 @@ def test_an_interrupted_generate_keeps_what_it_has(
     assert done.exit_code == 130
     assert json.loads(done.stdout)["stop_reason"] == "interrupted"
     assert len(Trace.load(saved).tokens) == 3
+    told = call("generate", *arguments, "--trace", str(saved))
+    assert told.exit_code == 130
+    assert "(the target's own token counted); interrupted.\n" in told.stderr
+    assert told.stderr.endswith(f"trace written to {saved}\n")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +314,7 @@ def test_an_interrupted_generate_keeps_what_it_has(
         (("--prompt", "x", "--method", "eagle9"), "method"),
         (("--prompt", "x", "--draft-length", "-1"), "draft_length"),
         (("--prompt", "x", "--temperature", "-0.5"), "temperature"),
-        (("--prompt", "x", "--max-new-tokens", "0"), "max_new_tokens"),
+        (("--prompt", "x", "--max-new-tokens", "0"), "change max_new_tokens (--max-new-tokens)"),
         (("--prompt", "x", "--tree"), "--tree"),
         (("--prompt", "x", "--trace", "/no/such/folder/run.json"), "--trace"),
     ],
@@ -332,7 +336,9 @@ def test_bench_prints_one_object_and_a_table(gguf: Path, tmp_path: Path) -> None
     record = json.loads(call(*base, *options, "--json").stdout)
     assert [r["method"] for r in record["rows"]] == ["ar", "ngram"]
     assert record["conditions"]["prompts"] == 2
+    assert record["conditions"]["draft lengths"] == {"ngram": 3}
     table = call(*base, *options).stdout
+    assert ", draft lengths 3 (ngram), " in table
     assert "| ar |" in table
     assert "n/a" in table, "nothing drafted: no rate is made up"
 

@@ -102,7 +102,7 @@ def test_saved_traces_can_be_read_by_others(tmp_path: Path) -> None:
         ('{"schema": true, "events": []}', "True"),
         ("", "JSON file"),
         ("{", "JSON file"),
-        ("[]", "'list'"),
+        ("[]", "JSON of another kind (list)"),
         ('{"schema": 99, "events": []}', "99"),
         ('{"schema": 1, "events": [{"kind": "dreamt"}]}', "dreamt"),
         ('{"schema": 1, "events": [{"kind": []}]}', "event kind"),
