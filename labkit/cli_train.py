@@ -24,7 +24,11 @@ Depth = Annotated[
 ]
 Blocks = Annotated[int | None, typer.Option(help="Medusa: residual blocks of each head.")]
 
-train = typer.Typer(help="Train a drafter on text that the target wrote.", no_args_is_help=True)
+train = typer.Typer(
+    help="Train a drafter on text that the target wrote. The method eagle2 drafts with the head of "
+    "eagle1.",
+    no_args_is_help=True,
+)
 
 
 def selfgen(

@@ -180,6 +180,11 @@ def test_shards_with_an_index_are_read(tmp_path: Path) -> None:
     [
         (lambda p: (p / "config.json").unlink(), "a config.json"),
         (lambda p: (p / "config.json").write_text("{"), "JSON in config.json"),
+        (lambda p: (p / "config.json").unlink(), "got none. Next: name the folder of a head, with"),
+        (
+            lambda p: [(p / "config.json").unlink(), (p / "config.json").mkdir()],
+            "a readable config.json, got Is a directory",
+        ),
         (lambda p: (p / "config.json").write_text("[]"), "an object in config.json"),
         (lambda p: (p / "model.safetensors").unlink(), "no safetensors"),
         (lambda p: (p / "model.safetensors").write_bytes(b"junk"), "safetensors in model"),

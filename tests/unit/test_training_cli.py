@@ -140,3 +140,8 @@ def test_help_says_where_states_are_kept(kind):
     told = " ".join(call(kind, "--help").output.replace("│", " ").split())
     assert "features/*" in told
     assert "Delete it when you need the room" in told
+
+
+def test_help_says_which_head_the_method_without_a_command_drafts_with() -> None:
+    told = " ".join(call("--help").output.replace("│", " ").split())
+    assert "The method eagle2 drafts with the head of eagle1." in told

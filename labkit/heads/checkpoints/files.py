@@ -196,7 +196,10 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
             got="none",
             next_step=f"name the folder of a head, with its {name}",
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        got = error.strerror or "none"
+        raise broken(path, expected=f"a readable {name}", got=got) from error
+    except (ValueError, RecursionError) as error:
         raise broken(path, expected=f"JSON in {name}", got=str(error)) from error
     if not isinstance(found, dict):
         raise broken(path, expected=f"an object in {name}", got=type(found).__name__)
