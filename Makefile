@@ -102,7 +102,7 @@ FLOOR_TESTS := $(wildcard tests/unit/test_viz_*.py tests/unit/test_quiz.py tests
 	tests/unit/test_memory.py tests/unit/test_live*.py tests/unit/test_human.py \
 	tests/unit/test_race.py tests/unit/test_breaking.py tests/unit/test_whatif*.py \
 	tests/unit/test_gallery.py tests/unit/test_sharing.py tests/goldens/test_*.py \
-	tests/lossless/test_decoder_cases.py tests/lossless/test_tree_cases.py \
+	tests/lossless/test_decoder_cases.py tests/lossless/test_public_cases.py \
 	tests/parity/test_families.py)
 
 floor: $(FLOOR)/.ready

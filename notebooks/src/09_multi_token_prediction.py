@@ -74,13 +74,9 @@ from labkit.metrics import acceptance, acceptance_by_depth
 
 questions = ["Why do cats purr?", "Write a Python function that reverses a list."]
 texts = [lab.record(question, method="mtp", max_new_tokens=32) for question in questions]
-drafters = {
-    "parallel heads": lab.new_drafter("medusa", shape=Chain()),
-    "MTP module": mtp_drafter(module),
-}
-runs = {
-    n: [rehearse(lab, t, drafter=d, draft_length=4) for t in texts] for n, d in drafters.items()
-}
+mtp = mtp_drafter(module)
+both = {"parallel heads": lab.new_drafter("medusa", shape=Chain()), "MTP module": mtp}
+runs = {n: [rehearse(lab, t, drafter=d, draft_length=4) for t in texts] for n, d in both.items()}
 for name, some in runs.items():
     n = acceptance(*some)
     told = f"{n.mean_accepted_length:.2f} ± {n.standard_error:.2f} tokens per round"
@@ -250,10 +246,7 @@ from labkit.viz.budgets import budget_chart
 
 lengths = (1, 2, 3, 4)
 seconds = forward_seconds(lab, (1, *(k + 1 for k in lengths)), repeats=5)
-tried = {
-    k: [rehearse(lab, t, drafter=mtp_drafter(module), draft_length=k) for t in texts]
-    for k in lengths
-}
+tried = {k: [rehearse(lab, t, drafter=mtp, draft_length=k) for t in texts] for k in lengths}
 budget = Budget(
     tokens={k: acceptance(*some).mean_accepted_length for k, some in tried.items()},
     draft={k: k * parts.draft / seconds[1] for k in lengths},
