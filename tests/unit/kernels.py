@@ -35,6 +35,7 @@ class Kernel:
     def run(self, source: str, *, cell: str = "", interrupt_after: str = "") -> Said:
         """Run one cell; once it prints ``interrupt_after``, interrupt it as the ■ button does."""
         content = {"code": source, "silent": False, "store_history": True, "allow_stdin": False}
+        content["stop_on_error"] = False  # or a cell that follows an error at once may be dropped
         message = self.client.session.msg("execute_request", content, metadata={"cellId": cell})
         self.client.shell_channel.send(message)
         text, error, end = "", "", time.monotonic() + ANSWERS_WITHIN
