@@ -213,14 +213,22 @@ class Run:
 
     def draft(self) -> tuple[Draft, Drafted]:
         """The first half of the next round: what the drafter proposes."""
-        self.round += 1
         start = self.clock()
         draft = self.drafter.propose(self.tokens, self.rng, depth=self.depth_limit, warp=self.warp)
-        self.check_draft(draft.tree)
-        return draft, self.drafted(draft, seconds=self.clock() - start)
+        return draft, self.take(draft, seconds=self.clock() - start)
+
+    def take(self, draft: Draft, *, seconds: float = 0.0) -> Drafted:
+        """The same with a draft that somebody made in ``seconds``: what is told of it.
+
+        Raises:
+            BadInput: it does not belong to this text, or is too deep for it.
+        """
+        self._check_draft(draft.tree)
+        self.round += 1
+        return self._drafted(draft, seconds=seconds)
 
     def judge(self, draft: Draft) -> Iterator[AnyEvent]:
-        """The second half: score, verify, commit. Any draft will do that `check_draft` lets by;
+        """The second half: score, verify, commit. Any draft will do that `take` lets by;
         left before its commit, nothing has happened."""
         with self.target.speculation():
             scores, scored = self._score(draft.tree)
@@ -230,8 +238,7 @@ class Run:
             committed = self._commit(draft.tree, scores, verdict)
         yield committed
 
-    def drafted(self, draft: Draft, *, seconds: float = 0.0) -> Drafted:
-        """What is told of a draft that took ``seconds``."""
+    def _drafted(self, draft: Draft, *, seconds: float) -> Drafted:
         slots = self.target.slots_used
         most = max(self.config.top, 8 * self.config.top - len(draft.tree))
         full = self.config.detail == "full"
@@ -368,7 +375,7 @@ class Run:
             depth = min(depth, self.drafter.context_limit - len(self.tokens) + 1)
         return max(0, depth)
 
-    def check_draft(self, tree: DraftTree) -> None:
+    def _check_draft(self, tree: DraftTree) -> None:
         """BadInput for a draft that does not belong to this text, or is too deep for it."""
         limit = self.depth_limit
         wrong = (

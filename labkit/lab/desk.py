@@ -68,10 +68,8 @@ class Desk:
             BadInput: it is too deep for what is left of the text.
         """
         run = self._run(self._deep_enough(settings, draft), steps, rng)
-        run.check_draft(draft.tree)
-        run.round += 1
         held = len(run.tokens) - 1  # the pending token has no slot yet
-        return replace(run.drafted(draft), slots_before=held, slots_after=held)
+        return replace(run.take(draft), slots_before=held, slots_after=held)
 
     def judge(
         self,
@@ -130,9 +128,7 @@ class Desk:
     ) -> Step:
         settings = self._deep_enough(settings, draft)
         seat, run = self._ready(settings, steps, rng)
-        run.check_draft(draft.tree)
-        run.round += 1
-        drafted = run.drafted(draft, seconds=seconds)
+        drafted = run.take(draft, seconds=seconds)
         scored, verified, committed = seat.judge(run, draft)
         if how == "forced":
             committed = replace(committed, sources=("forced",))
