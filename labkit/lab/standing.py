@@ -116,33 +116,32 @@ class Standing:
 
     def act(self, work: Callable[[], T]) -> T:
         """``work()``, all of it or nothing; it is over when watchers have been told."""
-        back = self._mark()
-        return self.together(lambda: or_back(back, work), back=back)
+        return self.together(work, back=self._mark())
 
     def together(self, work: Callable[[], T], *, back: Call = lambda: None) -> T:
         """``work()``, of which watchers are told once, when it is over. What a watcher does itself
         is not told again.
 
         Args:
-            back: what an interrupt calls that comes while watchers are told.
+            back: takes back what ``work`` did, where that or the telling raises.
         """
         if self._inside:
-            return work()
-        self._inside = True
-        try:
-            return self._told(work, back)
-        finally:
-            self._inside = False
+            return or_back(back, work)
 
-    def _told(self, work: Callable[[], T], back: Call) -> T:
-        try:
+        def told() -> T:
             made = work()
             self.watchers.tell()
             return made
-        except BaseException:
+
+        def untold() -> None:
             back()
             self.watchers.tell()
-            raise
+
+        self._inside = True
+        try:
+            return or_back(untold, told)
+        finally:
+            self._inside = False
 
     def _mark(self) -> Call:
         pending, settings, rng = self.pending, self.settings, self.rng
