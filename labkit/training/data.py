@@ -170,10 +170,11 @@ def split(rows: Sequence[Row], *, held_out: float) -> Split:
     Of two or more prompts at least one is put aside, and at least one is not: in a small file the
     hash alone may choose none, or all.
     """
-    chosen = {row.prompt for row in rows if _share(row) < held_out}
-    if held_out > 0 and len({row.prompt for row in rows}) > 1:
-        chosen |= {min(rows, key=_share).prompt}
-        chosen -= {max(rows, key=_share).prompt}
+    shares = {row.prompt: _share(row.prompt) for row in rows}
+    chosen = {prompt for prompt, share in shares.items() if share < held_out}
+    if held_out > 0 and len(shares) > 1:
+        chosen |= {min(shares, key=shares.__getitem__)}
+        chosen -= {max(shares, key=shares.__getitem__)}
     aside = [row.prompt in chosen for row in rows]
     return Split(
         train=tuple(row for row, out in zip(rows, aside, strict=True) if not out),
@@ -181,9 +182,9 @@ def split(rows: Sequence[Row], *, held_out: float) -> Split:
     )
 
 
-def _share(row: Row) -> float:
+def _share(prompt: Sequence[int]) -> float:
     # the prompt alone decides, so that two replies to one prompt never part
-    digest = hashlib.sha256(" ".join(map(str, row.prompt)).encode()).digest()
+    digest = hashlib.sha256(" ".join(map(str, prompt)).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
