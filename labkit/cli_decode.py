@@ -17,13 +17,12 @@ from labkit.bench import METHODS
 from labkit.bench.prompts import read_prompts
 from labkit.cli_options import AsJson, Device, Dtype, Model, emit
 from labkit.config import AVAILABLE, WITH_HEADS, DecodeConfig, check_confidence, check_method
-from labkit.drafters.shapes import SMALL_DYNAMIC_TREE, Chain, DynamicTree
+from labkit.drafters.shapes import SMALL_DYNAMIC_TREE, Chain, DynamicTree, Shape
 from labkit.errors import BadInput
 from labkit.events import Committed
 from labkit.trace_file import writable
 
 if TYPE_CHECKING:
-    from labkit.drafters.shapes import Shape
     from labkit.events import AnyEvent
     from labkit.lab.session import Lab
     from labkit.trace import Trace
@@ -288,7 +287,7 @@ def _open(model: str, dtype: str, device: str, **options: Any) -> "Lab":
 
 def _shape(
     methods: Sequence[str], *, tree: bool | None, nodes: int | None, width: int | None
-) -> "Shape | None":
+) -> Shape | None:
     """The shape that the options ask for, None: each method's own.
 
     Raises:

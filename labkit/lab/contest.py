@@ -83,13 +83,14 @@ class Contest:
         self.you = Human()
         prompt = prompt if isinstance(prompt, str) else lab.ids(prompt)
         self.question = prompt if isinstance(prompt, str) else lab.text(prompt)
-        for method in _listed(against):
+        rivals = _listed(against)
+        for method in rivals:
             check_method(method, available=AVAILABLE)
         options = {"max_new_tokens": 64, **options}
         self.bench = Workbench(lab, prompt, drafter=self.you, temperature=temperature, **options)
         self.turns: tuple[Turn, ...] = ()
         self.absent: dict[str, str] = {}
-        self.rivals = tuple(method for method in _listed(against) if self._is_there(method))
+        self.rivals = tuple(method for method in rivals if self._is_there(method))
         self._face: Any = None
 
     def _is_there(self, method: str) -> bool:

@@ -110,13 +110,13 @@ class Tale:
     def still(self, step: int, *, note: str = "") -> Picture:
         """What stands on a page that cannot step: at step 0, where there is nothing to see yet,
         the last draft that was judged instead, and how the run ended."""
-        if step or not self._judged:
+        judged = 0 if step else self._judged()
+        if not judged:
             return self.picture(step or -1, note=note)
-        shown = self.picture(self._judged, note=note)
+        shown = self.picture(judged, note=note)
         end = state_sentence(self.story, self.story.states[-1])
         return replace(shown, sentence=f"{end} In the picture: {shown.sentence}")
 
-    @property
     def _judged(self) -> int:
         """The end of the last round with a draft; 0: there is none, or nobody judged it."""
         tests = [state.at + 1 for state in self.story.states if state.phase == "verify"]

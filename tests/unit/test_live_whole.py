@@ -188,9 +188,8 @@ def test_rounds_of_a_run_that_were_over_stay() -> None:
     assert to_the_end(bench) == to_the_end(stayed)
 
 
-def test_a_round_that_did_not_fit_takes_its_draws_back() -> None:
-    bench, stayed = opened(), opened()
-    bench.run(2)
+def out_of_memory(bench: Workbench) -> None:
+    """A round that has no room."""
 
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("no room")
@@ -199,6 +198,12 @@ def test_a_round_that_did_not_fit_takes_its_draws_back() -> None:
     with pytest.raises(OutOfMemory):
         bench.step()
     handle.remove()
+
+
+def test_a_round_that_did_not_fit_takes_its_draws_back() -> None:
+    bench, stayed = opened(), opened()
+    bench.run(2)
+    out_of_memory(bench)
     assert to_the_end(bench) == to_the_end(stayed)
 
 
@@ -404,14 +409,7 @@ def test_memory_that_runs_out_lets_a_drafter_of_one_s_own_go() -> None:
     bench.run(2)
     assert own.length > 0
     assert len(DRAFT._forward_hooks) == before + 1
-
-    def full(*_: Any) -> None:
-        raise torch.OutOfMemoryError("no room")
-
-    handle = MODEL.register_forward_hook(full)
-    with pytest.raises(OutOfMemory):
-        bench.step()
-    handle.remove()
+    out_of_memory(bench)
     assert len(DRAFT._forward_hooks) == before
     assert cache() is None
     assert to_the_end(bench) == to_the_end(opened())

@@ -42,8 +42,12 @@ def broken(path: Path, *, expected: str, got: str, next_step: str = "") -> BadCh
     )
 
 
-def check_folder(path: Path) -> None:
-    """Raises: BadCheckpoint: there is no such folder."""
+def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Config and tensors under the names in the file.
+
+    Raises:
+        BadCheckpoint: no folder, no config, no safetensors, a shard that is not there or broken.
+    """
     if not path.is_dir():
         raise broken(
             path,
@@ -51,15 +55,6 @@ def check_folder(path: Path) -> None:
             got="a file" if path.exists() else "nothing there",
             next_step="name the folder of a head",
         )
-
-
-def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Config and tensors under the names in the file.
-
-    Raises:
-        BadCheckpoint: no folder, no config, no safetensors, a shard that is not there or broken.
-    """
-    check_folder(path)
     config = read_json(path, CONFIG)
     tensors: dict[str, Tensor] = {}
     for file in _tensor_files(path):
